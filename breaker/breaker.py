@@ -1,0 +1,359 @@
+"""A circuit breaker in one file: standard library only, Python 3.9 and later.
+
+While a target is ill, calling it only makes callers wait. The breaker counts consecutive failures; at the
+threshold it opens and says no at once; after a rest it lets one call through, the probe, whose answer decides.
+
+    breaker = CircuitBreaker(failure_threshold=5, reset_timeout=10)
+
+    permit = breaker.acquire()          # the face that cannot be misread
+    if permit is None:
+        ...                             # refuse at once, do not call
+    else:
+        try:
+            answer = call_the_target()
+        except TargetError:
+            permit.failure()
+        except BaseException:
+            permit.ignore()             # says nothing about the target
+            raise
+        else:
+            permit.success()
+
+`allow()`, `record_success()` and `record_failure()` are the same machine for callers that keep no permit.
+It decides and nothing else: it never waits, calls the target, or keeps a timer. OPEN ends when someone asks.
+
+The machine, whole. `TABLE` is what the tests run it against and what the README's diagram is made from:
+
+    state      event                      next state   answer or effect
+    ---------  -------------------------  -----------  ---------------------------------------------------
+    CLOSED     ask                        CLOSED       yes
+    CLOSED     success                    CLOSED       the count of consecutive failures goes to 0
+    CLOSED     failure                    CLOSED       count + 1
+    CLOSED     failure, the threshold-th  OPEN         the wait starts: opened_at = now
+    OPEN       ask, wait not over         OPEN         no
+    OPEN       ask, wait over             HALF_OPEN    yes: this call is the probe
+    OPEN       success                    OPEN         nothing: a late answer
+    OPEN       failure                    OPEN         nothing: a late answer; the wait is not lengthened
+    HALF_OPEN  ask, probe out             HALF_OPEN    no
+    HALF_OPEN  ask, probe's place free    HALF_OPEN    yes: the probe before was ignored, or its lease is over
+    HALF_OPEN  success                    CLOSED       the count starts at 0
+    HALF_OPEN  failure                    OPEN         the wait starts anew
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections import deque
+from enum import Enum
+from types import SimpleNamespace
+from typing import Callable, NamedTuple, Optional
+
+__all__ = ["CHANGES", "TABLE", "Change", "CircuitBreaker", "Permit", "State"]
+
+
+class State(str, Enum):
+    """What a breaker is in; equal to, printed as and formatted as its name."""
+
+    CLOSED = "CLOSED"
+    OPEN = "OPEN"
+    HALF_OPEN = "HALF_OPEN"
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+
+CLOSED, OPEN, HALF_OPEN = State.CLOSED, State.OPEN, State.HALF_OPEN
+
+# (state, event) -> next state; the events are named as in the table above.
+TABLE = {
+    (CLOSED, "ask"): CLOSED,
+    (CLOSED, "success"): CLOSED,
+    (CLOSED, "failure"): CLOSED,
+    (CLOSED, "failure, the threshold-th"): OPEN,
+    (OPEN, "ask, wait not over"): OPEN,
+    (OPEN, "ask, wait over"): HALF_OPEN,
+    (OPEN, "success"): OPEN,
+    (OPEN, "failure"): OPEN,
+    (HALF_OPEN, "ask, probe out"): HALF_OPEN,
+    (HALF_OPEN, "ask, probe's place free"): HALF_OPEN,
+    (HALF_OPEN, "success"): CLOSED,
+    (HALF_OPEN, "failure"): OPEN,
+}
+
+# The changes of state that can happen, as (from, to).
+CHANGES = tuple((state, after) for (state, _), after in TABLE.items() if state is not after)
+
+
+class Change(NamedTuple):
+    """One change of state. `at` is what the breaker's clock showed when the deciding call asked it.
+
+    A change to CLOSED has None there: the answer of a probe reads no clock.
+    """
+
+    before: State
+    after: State
+    at: Optional[float]
+
+
+class _Generation:
+    """The time between two changes of state, with what is known only in it.
+
+    A permit belongs to one of these. When the breaker has moved on, the object is no longer the breaker's, so an
+    answer that comes late cannot be taken for one of now. There is no number that could wrap or be confused.
+    """
+
+    __slots__ = ("asked_at", "failures", "opened_at", "place_free", "state")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.failures = 0  # CLOSED: consecutive ones
+        self.opened_at = 0.0  # OPEN
+        self.asked_at = 0.0  # HALF_OPEN: when the probe got its yes
+        self.place_free = False  # HALF_OPEN: the probe was ignored
+
+
+class Permit:
+    """A yes of the breaker. End it once, with `success()`, `failure()` or `ignore()`; a second end does nothing.
+
+    It is good for the generation in which it was given: after any change of state its answer changes nothing.
+    """
+
+    __slots__ = ("_breaker", "_generation")
+
+    def __init__(self, breaker: CircuitBreaker, generation: _Generation) -> None:
+        self._breaker = breaker
+        self._generation: Optional[_Generation] = generation
+
+    def success(self) -> None:
+        """The target answered, be it with a denial."""
+        generation, self._generation = self._generation, None
+        if generation is not None and (generation.failures or generation.state is not CLOSED):
+            self._breaker._succeed(generation)
+
+    def failure(self) -> None:
+        """The target failed, or did not answer."""
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            self._breaker._fail(generation)
+
+    def ignore(self) -> None:
+        """The call says nothing about the target. A probe's place becomes free; nobody has voted."""
+        generation, self._generation = self._generation, None
+        if generation is not None and generation.state is HALF_OPEN:
+            self._breaker._free_place(generation)
+
+
+class CircuitBreaker:
+    """Opens after consecutive failures, refuses while it is open, closes by one good probe.
+
+    failure_threshold: consecutive failures that open it; an int >= 1.
+    reset_timeout: seconds it stays OPEN before a probe may pass; finite, >= 0 (0: the next call is the probe).
+    clock: seconds as a float, monotonic. Time is read only through it, outside the lock, at most once per call.
+    probe_lease: seconds after which a probe that has not reported loses its place, so that a lost permit cannot
+        keep the breaker half-open for ever; its late answer changes nothing. None: a probe has all the time it
+        wants. Choose it longer than the longest call.
+    on_change: called with each `Change`, in order, one at a time, outside the lock (in whichever thread is free
+        to do it). What it raises goes to `sys.unraisablehook`: a listener cannot harm a call.
+
+    All verbs are safe to call from any number of threads. Raises ValueError for an argument out of range.
+    """
+
+    def __init__(
+        self,
+        failure_threshold: int,
+        reset_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        probe_lease: Optional[float] = None,
+        on_change: Optional[Callable[[Change], object]] = None,
+    ) -> None:
+        if type(failure_threshold) is not int or failure_threshold < 1:
+            raise ValueError(
+                f"failure_threshold must be an int of at least 1, not {_shown(failure_threshold)}"
+            )
+        if not _is_seconds(reset_timeout):
+            raise ValueError(
+                f"reset_timeout must be a finite number of seconds of at least 0, not {_shown(reset_timeout)}"
+            )
+        if not callable(clock):
+            raise ValueError(f"clock must be a function that returns seconds, not {_shown(clock)}")
+        if probe_lease is not None and not (_is_seconds(probe_lease) and probe_lease > 0):
+            raise ValueError(
+                f"probe_lease must be None or a finite number of seconds above 0, not {_shown(probe_lease)}"
+            )
+        self.failure_threshold = failure_threshold
+        self.reset_timeout = reset_timeout
+        self.clock = clock
+        self.probe_lease = probe_lease
+        self.on_change = on_change
+        self._now = _Generation(CLOSED)
+        self._lock = threading.Lock()
+        self._changes: deque[Change] = deque()
+        self._publishing = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<CircuitBreaker {self.state} {self.failure_threshold} failures, {self.reset_timeout} s>"
+
+    @property
+    def state(self) -> State:
+        """CLOSED, OPEN or HALF_OPEN. Reading it reads no clock and changes nothing."""
+        return self._now.state
+
+    @property
+    def failures(self) -> int:
+        """Consecutive failures counted while CLOSED."""
+        return self._now.failures
+
+    def wait(self) -> float:
+        """Seconds until a call may pass: 0.0 at once; math.inf while a probe is out. Changes nothing."""
+        generation = self._now
+        if generation.state is CLOSED:
+            return 0.0
+        now = self.clock()
+        if generation.state is OPEN:
+            return max(0.0, generation.opened_at + self.reset_timeout - now)
+        return 0.0 if self._has_place(generation, now) else math.inf
+
+    def allow(self) -> bool:
+        """May this call pass? A True in HALF_OPEN is the one probe, and must be reported."""
+        if self._now.state is CLOSED:  # no lock: the answer may be as old as a lock would make it
+            return True
+        return self._ask() is not None
+
+    def record_success(self) -> None:
+        """The call that was let through got an answer."""
+        generation = self._now
+        if generation.failures or generation.state is not CLOSED:
+            self._succeed(generation)
+
+    def record_failure(self) -> None:
+        """The call that was let through failed."""
+        self._fail(self._now)
+
+    def acquire(self) -> Optional[Permit]:
+        """A permit for one call, or None: do not call."""
+        generation = self._now
+        if generation.state is CLOSED:
+            return Permit(self, generation)
+        probe = self._ask()
+        return None if probe is None else Permit(self, probe)
+
+    # The five private verbs below are the table; each decides under the lock and publishes outside it.
+
+    def _ask(self) -> Optional[_Generation]:
+        """The generation in which the call may pass, or None."""
+        now = self.clock()
+        with self._lock:
+            generation = self._now
+            if generation.state is CLOSED:
+                return generation
+            if generation.state is OPEN:
+                # In this form: now - opened_at >= reset_timeout misses exact steps in floating point.
+                if not now >= generation.opened_at + self.reset_timeout:
+                    return None
+                probe = self._move(HALF_OPEN, now)
+            elif self._has_place(generation, now):
+                # A generation of its own, so that the answer of the probe before it comes too late.
+                probe = self._now = _Generation(HALF_OPEN)
+            else:
+                return None
+            probe.asked_at = now
+        self._publish()
+        return probe
+
+    def _succeed(self, generation: _Generation) -> None:
+        with self._lock:
+            if generation is not self._now:
+                return
+            if generation.state is CLOSED:
+                generation.failures = 0
+            elif generation.state is HALF_OPEN:
+                self._move(CLOSED, None)
+        self._publish()
+
+    def _fail(self, generation: _Generation) -> None:
+        if generation.state is OPEN:
+            return
+        now = self.clock()
+        with self._lock:
+            if generation is not self._now:
+                return
+            if generation.state is CLOSED:
+                generation.failures += 1
+                if generation.failures < self.failure_threshold:
+                    return
+            self._move(OPEN, now).opened_at = now
+        self._publish()
+
+    def _free_place(self, generation: _Generation) -> None:
+        with self._lock:
+            if generation is self._now:
+                generation.place_free = True
+
+    def _move(self, state: State, now: Optional[float]) -> _Generation:
+        """Start a new generation. The lock is held."""
+        if self.on_change is not None:
+            self._changes.append(Change(self._now.state, state, now))
+        generation = _Generation(state)
+        self._now = generation
+        return generation
+
+    def _has_place(self, generation: _Generation, now: float) -> bool:
+        if generation.place_free:
+            return True
+        return self.probe_lease is not None and now >= generation.asked_at + self.probe_lease
+
+    def _publish(self) -> None:
+        """Hand out what was recorded: in order, one at a time, and never while the lock is held.
+
+        Whoever finds the baton free hands out for all; the outer loop sees a change that was recorded between
+        another thread's last look and its putting the baton down.
+        """
+        while self._changes and self._publishing.acquire(blocking=False):
+            try:
+                while self._changes:
+                    self._tell(self._changes.popleft())
+            finally:
+                self._publishing.release()
+
+    def _tell(self, change: Change) -> None:
+        listener = self.on_change
+        if listener is None:
+            return
+        try:
+            listener(change)
+        except Exception as problem:
+            sys.unraisablehook(
+                SimpleNamespace(  # type: ignore[arg-type]
+                    exc_type=type(problem),
+                    exc_value=problem,
+                    exc_traceback=problem.__traceback__,
+                    err_msg="Exception ignored in on_change of a CircuitBreaker",
+                    object=listener,
+                )
+            )
+
+
+def _is_seconds(value: object) -> bool:
+    """Is it a finite int or float >= 0 (a bool is not a number here) that fits a float?"""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value) and value >= 0
+    except OverflowError:  # an int such as 10**400
+        return False
+
+
+def _shown(value: object) -> str:
+    """repr, also for an int too long for Python to print, and cut to what a message can carry."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 100 else text[:97] + "..."

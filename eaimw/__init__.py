@@ -1,0 +1,1 @@
+"""eaimw: an integration hub in which no back-end drags another."""
