@@ -174,9 +174,7 @@ class CircuitBreaker:
         on_change: Optional[Callable[[Change], object]] = None,
     ) -> None:
         if type(failure_threshold) is not int or failure_threshold < 1:
-            raise ValueError(
-                f"failure_threshold must be an int of at least 1, not {_shown(failure_threshold)}"
-            )
+            raise ValueError(f"failure_threshold must be an int of at least 1, not {_shown(failure_threshold)}")
         if not _is_seconds(reset_timeout):
             raise ValueError(
                 f"reset_timeout must be a finite number of seconds of at least 0, not {_shown(reset_timeout)}"
@@ -330,7 +328,7 @@ class CircuitBreaker:
             listener(change)
         except Exception as problem:
             sys.unraisablehook(
-                SimpleNamespace(  # type: ignore[arg-type]
+                SimpleNamespace(
                     exc_type=type(problem),
                     exc_value=problem,
                     exc_traceback=problem.__traceback__,
