@@ -14,13 +14,11 @@ _NEEDED = ("aiohttp", "click", "httptools", "msgspec", "uvloop")
 
 
 def use_environment() -> None:
-    """Return if this Python has what eaimw needs; else start again with the checkout's .venv, or end with a word."""
+    """Return if this Python has what eaimw needs; else start anew with the checkout's .venv, or end with a word."""
     if sys.version_info >= (3, 11) and all(importlib.util.find_spec(name) for name in _NEEDED):
         return
     python = ROOT / ".venv" / "bin" / "python"
     if python.exists() and Path(sys.prefix).resolve() != python.parent.parent.resolve():
         os.execv(str(python), [str(python), *sys.argv])
     program = Path(sys.argv[0]).name
-    sys.exit(
-        f"{program}: eaimw's environment is not installed; run {ROOT / 'scripts' / 'setup'} once, then this again"
-    )
+    sys.exit(f"{program}: eaimw's environment is not installed; run {ROOT / 'scripts' / 'setup'} once, then this again")

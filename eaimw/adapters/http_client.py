@@ -1,0 +1,221 @@
+"""The transport of one target: HTTP/1.1 over a pool of kept-alive connections.
+
+One connection carries one exchange at a time, so the pool never holds more than max-inflight. A connection that was
+lost while idle is replaced before a byte is written; once a byte is handed over, nothing is ever sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections import Counter
+
+from eaimw.adapters.http_reply import Connection
+from eaimw.config import TargetSettings
+from eaimw.errors import CallFailed, NoConnection, SettingsError, TimedOut
+from eaimw.model import Answer, Call
+from eaimw.ports import Clock, Resolver
+
+# Seconds. The usual keep-alive of servers is 5: dropping ours earlier makes the race for a closing one rare.
+IDLE_LIMIT = 4.0
+# Seconds that a connection may take to end when the hub goes down.
+CLOSE_LIMIT = 1.0
+
+
+class HttpTransport:
+    """`ports.Transport` for one target. Raises SettingsError for a CA file that cannot be used.
+
+    connections: counts of `opened`, `reused`, `lost` (ended by the target while idle).
+    """
+
+    def __init__(self, name: str, settings: TargetSettings, *, clock: Clock, resolver: Resolver) -> None:
+        self._clock = clock
+        self._resolver = resolver
+        self._settings = settings
+        self._endpoint = settings.endpoint
+        self._tls = _tls_context(name, settings)
+        self._head = (
+            f"POST {self._endpoint.path} HTTP/1.1\r\nHost: {self._endpoint.authority}\r\nUser-Agent: eaimw\r\n"
+            "Accept: application/json\r\nAccept-Encoding: identity\r\nContent-Type: application/json\r\n"
+        )
+        self._idle: list[Connection] = []  # the last one in is the first one out, so its end is the oldest
+        self._busy: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None  # of idle connections
+        self._alarm: asyncio.TimerHandle | None = None  # for the nearest deadline
+        self._alarm_at = 0.0
+        self.connections: Counter[str] = Counter(opened=0, reused=0, lost=0)
+
+    async def send(self, call: Call) -> Answer:
+        """One exchange, over by the call's deadline. Raises TimedOut, NoConnection or NoReply."""
+        connection = self._take_idle()
+        if connection is None:
+            connection = await self._connect(call)
+            if not connection.is_usable:
+                place = f"{self._endpoint.host} port {self._endpoint.port}"
+                raise NoConnection(f"{place} closed the connection at once", handed_over=False)
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Answer] = loop.create_future()
+        self._busy.add(connection)
+        try:
+            self._watch(call.deadline, loop)
+            connection.exchange(self._request(call), call.deadline, waiter)
+            return await waiter
+        except CallFailed:
+            raise
+        except BaseException:
+            connection.abort()  # the caller's task was cancelled: what comes now is nobody's
+            raise
+        finally:
+            self._busy.discard(connection)
+            self._put_back(connection, loop)
+
+    async def close(self) -> None:
+        """End every connection and wait, within a bound, until they are gone."""
+        for timer in (self._sweep, self._alarm):
+            if timer is not None:
+                timer.cancel()
+        self._sweep = self._alarm = None
+        ending = [*self._idle, *self._busy]
+        self._idle.clear()
+        for connection in ending:
+            connection.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT):
+                for connection in ending:
+                    await connection.gone()
+
+    def _request(self, call: Call) -> bytes:
+        tx = call.tx
+        left = max(1, round((call.deadline - self._clock.monotonic()) * 1000))
+        head = (
+            f"{self._head}Content-Length: {len(tx.raw)}\r\nX-Attempt: {call.attempts}\r\n"
+            f"X-Timeout-Ms: {left}\r\nX-Deadline: {round(self._clock.time() * 1000) + left}\r\n"
+            f"X-Priority: {tx.priority}\r\n"
+        )
+        if tx.idempotency_key is not None and _may_be_forwarded(tx.idempotency_key):
+            head += f"Idempotency-Key: {tx.idempotency_key}\r\n"
+        return head.encode() + b"\r\n" + tx.raw
+
+    # Connections.
+
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_usable:
+                self.connections["lost"] += 1
+            elif self._clock.monotonic() >= connection.idle_since + IDLE_LIMIT:
+                connection.abort()
+            else:
+                self.connections["reused"] += 1
+                return connection
+        return None
+
+    def _put_back(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        if not connection.is_usable:
+            return
+        connection.idle_since = self._clock.monotonic()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(IDLE_LIMIT, self._drop_old, loop)
+
+    def _drop_old(self, loop: asyncio.AbstractEventLoop) -> None:
+        oldest_allowed = self._clock.monotonic() - IDLE_LIMIT
+        keep = []
+        for connection in self._idle:
+            if not connection.is_usable:
+                self.connections["lost"] += 1
+            elif connection.idle_since <= oldest_allowed:
+                connection.abort()
+            else:
+                keep.append(connection)
+        self._idle = keep
+        self._sweep = None
+        if keep:
+            self._sweep = loop.call_later(keep[0].idle_since - oldest_allowed, self._drop_old, loop)
+
+    async def _connect(self, call: Call) -> Connection:
+        """A new connection, TLS included. The addresses share the time: a silent one leaves the next its part."""
+        end = min(call.deadline, self._clock.monotonic() + self._settings.connect_timeout)
+        host = self._endpoint.host
+        try:
+            async with asyncio.timeout(end - self._clock.monotonic()):
+                addresses = await self._resolver.resolve(host)
+        except TimeoutError:
+            raise self._not_in_time(call, f"the look-up of {host}") from None
+        except OSError as problem:
+            raise NoConnection(f"{host} cannot be resolved: {_reason(problem)}", handed_over=False) from None
+        loop = asyncio.get_running_loop()
+        failure: CallFailed = NoConnection(f"{host} has no address", handed_over=False)
+        for turn, address in enumerate(addresses):
+            place = f"{address} port {self._endpoint.port}"
+            share = (end - self._clock.monotonic()) / (len(addresses) - turn)
+            try:
+                async with asyncio.timeout(share):
+                    _, connection = await loop.create_connection(
+                        Connection,
+                        address,
+                        self._endpoint.port,
+                        ssl=self._tls,
+                        server_hostname=host if self._tls is not None else None,
+                    )
+            except TimeoutError:
+                failure = self._not_in_time(call, place)
+            except ssl.SSLError as problem:
+                failure = NoConnection(f"TLS with {place} failed: {_reason(problem)}", handed_over=False)
+            except OSError as problem:
+                failure = NoConnection(f"no connection to {place}: {_reason(problem)}", handed_over=False)
+            else:
+                self.connections["opened"] += 1
+                return connection
+        raise failure
+
+    def _not_in_time(self, call: Call, what: str) -> CallFailed:
+        if self._clock.monotonic() >= call.deadline:
+            return TimedOut(f"{what}: no connection within the call's {_seconds(call)} s", handed_over=False)
+        limit = self._settings.connect_timeout
+        return NoConnection(f"{what}: no connection within {limit:g} s", handed_over=False)
+
+    # Deadlines. One timer per target, set for the nearest: a timer per call would cost more than the call's parsing.
+
+    def _watch(self, deadline: float, loop: asyncio.AbstractEventLoop) -> None:
+        if self._alarm is None or deadline < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._set_alarm(deadline, loop)
+
+    def _set_alarm(self, deadline: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._alarm_at = deadline
+        self._alarm = loop.call_later(max(0.0, deadline - self._clock.monotonic()), self._ring, loop)
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._alarm = None
+        now = self._clock.monotonic()
+        for connection in [c for c in self._busy if c.deadline <= now]:
+            connection.fail(TimedOut("no whole reply within the timeout", handed_over=True))
+        left = [c.deadline for c in self._busy if not c.is_closed]
+        if left:
+            self._set_alarm(min(left), loop)
+
+
+def _tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:
+    if not settings.endpoint.tls:
+        return None
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file)
+    except (OSError, ssl.SSLError) as problem:
+        allowed = f"a readable PEM file of certificates ({_reason(problem)})"
+        raise SettingsError(f"ca_file of {name}", settings.ca_file, allowed) from None
+
+
+def _may_be_forwarded(value: str) -> bool:
+    """No value with a control character goes into a header (the body carries it as it came)."""
+    return not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value)
+
+
+def _reason(problem: OSError) -> str:
+    return problem.strerror or str(problem) or type(problem).__name__
+
+
+def _seconds(call: Call) -> str:
+    return f"{call.deadline - call.started:g}"

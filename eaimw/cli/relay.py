@@ -1,0 +1,208 @@
+"""`eaimw relay`, which is also `python breaker/relay.py`: JSON lines in, one reply per line out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from eaimw.adapters.breaker_log import BreakerLog
+from eaimw.adapters.lines import LineRelay
+from eaimw.adapters.system import SystemClock
+from eaimw.app import open_hub, say, two_targets
+from eaimw.config import CLAIM_URL, CORE_URL, HubSettings
+from eaimw.errors import SettingsError, Unusable
+from eaimw.hub import Hub
+
+LOG_NAME = "breaker.log"
+PROGRESS_EVERY = 0.2  # seconds
+
+
+@click.command()
+@click.argument("source", metavar="[INPUT]", default="-")
+@click.option(
+    "--fail-threshold",
+    type=int,
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="Consecutive failures that open a target's circuit; 1 or more.",
+)
+@click.option(
+    "--reset-timeout",
+    type=float,
+    metavar="S",
+    default=10.0,
+    show_default=True,
+    help="Seconds a circuit stays open before one probe may pass; 0 or more.",
+)
+@click.option(
+    "--max-inflight",
+    type=int,
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="Calls in flight per target; one more is refused at once (E905); 1 to 100,000.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="S",
+    default=3.0,
+    show_default=True,
+    help="Wall-clock limit of one call, from name look-up to the last byte; above 0, at most 3,600.",
+)
+@click.option(
+    "--breaker-log",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where each change of a circuit's state is written.  [default: breaker.log beside relay.py; "
+    "with `eaimw relay` in the working directory]",
+)
+@click.option(
+    "--core-url", metavar="URL", default=CORE_URL, show_default=True, help="Where CORE is; without a path: /tx."
+)
+@click.option(
+    "--claim-url", metavar="URL", default=CLAIM_URL, show_default=True, help="Where CLAIM is; without a path: /tx."
+)
+@click.option(
+    "--backpressure/--no-backpressure",
+    default=None,
+    help="Take no more of a target's lines than it has room for, instead of E905 at reading speed.  "
+    "[default: on where INPUT is a regular file]",
+)
+@click.pass_context
+def relay(
+    ctx: click.Context, /, source: str, breaker_log: Path | None, backpressure: bool | None, **options: Any
+) -> None:
+    """Relay transactions to their targets.
+
+    Reads one JSON object per line from INPUT (a file; standard input by default) and writes one reply per line to
+    standard output as soon as it is known. A target that is slow or dead is refused at once, by itself: E905 when
+    its calls in flight reach the limit, E904 while its circuit is open.
+
+    Exit status: 0 every transaction got its reply; 1 input, output or log could not be used; 2 wrong usage.
+    """
+    try:
+        settings = two_targets(**options)
+    except SettingsError as fault:
+        option = fault.setting.replace("_", "-")
+        raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
+    try:
+        with _input(source) as fd:
+            log = BreakerLog(breaker_log or Path(ctx.obj or LOG_NAME), clock=SystemClock(), say=say)
+            try:
+                problem = uvloop.run(_run(settings, log, fd, backpressure))
+            finally:
+                log.close()
+    except Unusable as fault:
+        problem = str(fault)
+    if problem is not None:
+        say(f"relay: {problem}")
+        ctx.exit(1)
+
+
+async def _run(settings: HubSettings, log: BreakerLog, fd: int, backpressure: bool | None) -> str | None:
+    is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+    started = time.monotonic()
+    async with open_hub(settings, breaker_log=log) as hub:
+        run = LineRelay(hub, fd, sys.stdout.fileno(), backpressure=is_file if backpressure is None else backpressure)
+        with _signals(run, log), _progress(run, os.fstat(fd).st_size if is_file else None):
+            await run.run()
+        _summary(hub, run, time.monotonic() - started)
+    return run.problem
+
+
+@contextlib.contextmanager
+def _input(source: str) -> Iterator[int]:
+    """The descriptor to read from. Raises Unusable."""
+    if source == "-":
+        try:
+            os.fstat(0)
+        except OSError:
+            raise Unusable("standard input is closed; name a file, or pipe transactions into it") from None
+        if os.isatty(0):
+            say("relay: reading transactions from the terminal, one JSON object per line; Ctrl-D ends")
+        yield 0
+        return
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as problem:
+        raise Unusable(f"the input {source} cannot be read: {problem.strerror}; name a file of JSON lines") from None
+    try:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise Unusable(f"the input {source} is a folder; name a file of JSON lines")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _signals(run: LineRelay, log: BreakerLog) -> Iterator[None]:
+    """SIGTERM and SIGINT end the run in good order, the second one at once; SIGHUP makes the log anew."""
+    loop = asyncio.get_running_loop()
+    ending = (signal.SIGTERM, signal.SIGINT)
+
+    def end(number: signal.Signals) -> None:
+        for each in ending:  # the next one has its own effect again, which a shell sees as 128 + its number
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        say(f"relay: {number.name}: taking nothing new, waiting for what is in flight; once more ends it at once")
+        run.stop()
+
+    for each in ending:
+        loop.add_signal_handler(each, end, each)
+    loop.add_signal_handler(signal.SIGHUP, log.reopen)
+    try:
+        yield
+    finally:
+        for each in (*ending, signal.SIGHUP):
+            loop.remove_signal_handler(each)
+
+
+@contextlib.contextmanager
+def _progress(run: LineRelay, size: int | None) -> Iterator[None]:
+    """A bar on a terminal, unless the replies go there too; for an input without a size it only counts."""
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    bar: Any = click.progressbar(length=size or 1, file=sys.stderr, show_percent=size is not None)
+    timer: asyncio.TimerHandle
+
+    def show() -> None:
+        nonlocal timer
+        draw()
+        timer = loop.call_later(PROGRESS_EVERY, show)
+
+    def draw() -> None:
+        bar.label = f"{run.replied:,} replies"
+        bar.pos = run.consumed if size is not None else 0
+        bar.render_progress()
+
+    with bar:
+        show()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            draw()
+
+
+def _summary(hub: Hub, run: LineRelay, seconds: float) -> None:
+    counts = {name: target.codes for name, target in hub.targets.items()} | {"-": hub.untargeted}
+    width = max(map(len, counts))
+    for name, codes in counts.items():
+        if codes:
+            say(f"{name:{width}}  " + "  ".join(f"{code} {count:,}" for code, count in sorted(codes.items())))
+    say(f"{run.read:,} transactions, {run.replied:,} replies, {seconds:.1f} s")

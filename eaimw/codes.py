@@ -1,0 +1,110 @@
+"""The reply codes, as one table. No other file knows a status, an outcome or a sample.
+
+A code is four of `A-Z 0-9`. `of_hub` is what the hub says by itself; `of_target` judges a code that a target gave.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal["done", "not_sent", "unknown", "accepted"]
+Sample = Literal["success", "failure", "none"]
+
+OUTCOMES: tuple[Outcome, ...] = ("done", "not_sent", "unknown", "accepted")
+
+OK = "0000"
+SYSTEM_ERROR = "E500"
+MALFORMED = "E400"
+TIMEOUT = "E901"
+NO_CONNECTION = "E902"
+NO_TARGET = "E903"
+CIRCUIT_OPEN = "E904"
+FULL = "E905"
+GOING_DOWN = "E911"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a code means for the caller, for the breaker and for HTTP.
+
+    outcome: what the hub knows (`E500`, `E901`, `E902`: the most that can be unknown; less if no byte left).
+    sample: what the breaker learns. http: the status of the reply.
+    comes_again: with `not_sent`, a later sending may be served. says_when: the reply carries retry_after_ms.
+    """
+
+    meaning: str
+    outcome: Outcome
+    sample: Sample
+    http: int
+    comes_again: bool = True
+    says_when: bool = False
+
+
+_DENIAL = Rule("business denial: the target is healthy and said no", "done", "success", 200)
+_OTHER = Rule("passed on as it is", "done", "success", 200)
+_OTHER_HUB = Rule("a refusal of a hub behind this one", "unknown", "success", 502)
+
+RULES: dict[str, Rule] = {
+    OK: Rule("success", "done", "success", 200),
+    MALFORMED: Rule("the transaction is malformed", "not_sent", "none", 400, comes_again=False),
+    SYSTEM_ERROR: Rule("system error of the target, or a reply that is no reply", "unknown", "failure", 502),
+    TIMEOUT: Rule("no whole reply within the timeout", "unknown", "failure", 504),
+    NO_CONNECTION: Rule("no connection, or it ended before the reply began", "unknown", "failure", 502),
+    NO_TARGET: Rule("no such target, or no route for this op", "not_sent", "none", 404, comes_again=False),
+    CIRCUIT_OPEN: Rule("circuit open: not called", "not_sent", "none", 503, says_when=True),
+    FULL: Rule("max-inflight reached: not called, never queued", "not_sent", "none", 503, says_when=True),
+    "E906": Rule("the deadline is past or too near", "not_sent", "none", 504, comes_again=False),
+    "E907": Rule("rate limit", "not_sent", "none", 429, says_when=True),
+    "E908": Rule("shed: the hub is overloaded", "not_sent", "none", 503, says_when=True),
+    "E909": Rule("the same operation is running, or its outcome is not yet known", "unknown", "none", 409),
+    "E910": Rule("the idempotency key was used before with other content", "not_sent", "none", 422, comes_again=False),
+    GOING_DOWN: Rule("the hub is going down, or maintenance", "not_sent", "none", 503, says_when=True),
+    "E912": Rule("a stored operation outlived its expiry undelivered", "unknown", "none", 200),
+    "E913": Rule("could not be recorded or queued", "not_sent", "none", 503, says_when=True),
+}
+
+FAILURES = frozenset(code for code, rule in RULES.items() if rule.sample == "failure")
+
+_is_code = re.compile(r"[A-Z0-9]{4}").fullmatch
+_is_denial = re.compile(r"B2[0-9]{2}").fullmatch
+_is_of_a_hub = re.compile(r"E9[0-9]{2}").fullmatch
+
+
+def is_code(value: object) -> bool:
+    """Is it a string of exactly four of A-Z 0-9?"""
+    return isinstance(value, str) and _is_code(value) is not None
+
+
+def is_of_a_hub(code: str) -> bool:
+    """Is it an E9 code: the target is itself a hub, and this is its own word?"""
+    return _is_of_a_hub(code) is not None
+
+
+def is_known(code: str) -> bool:
+    """Has the table a row for this code of a target? The others are passed on and counted as unknown."""
+    return code in (OK, SYSTEM_ERROR) or _is_denial(code) is not None or is_of_a_hub(code)
+
+
+def of_target(code: str) -> Rule:
+    """The rule for a code that a target gave in a whole reply."""
+    if code in (OK, SYSTEM_ERROR):
+        return RULES[code]
+    if is_of_a_hub(code):
+        return RULES.get(code, _OTHER_HUB)
+    return _DENIAL if _is_denial(code) else _OTHER
+
+
+def sample_of_target(code: str) -> Sample:
+    """What the breaker learns from a code that a target gave: an answer, whatever it says, shows it alive."""
+    return "failure" if code in FAILURES else "success"
+
+
+def http_status(code: str, outcome: Outcome | str) -> int:
+    """The HTTP status of a reply: by the code if it is the hub's word or a hub's behind it, else 200 or 202."""
+    if outcome == "accepted":
+        return 202
+    if is_of_a_hub(code):
+        return RULES.get(code, _OTHER_HUB).http
+    return RULES[code].http if code == SYSTEM_ERROR or (code == MALFORMED and outcome == "not_sent") else 200

@@ -1,0 +1,132 @@
+"""Every setting with its default, its unit and the reason for it: frozen records, checked when they are made."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from eaimw.errors import SettingsError
+
+is_name = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
+NAME_ALLOWED = "a string of 1 to 64 of A-Z a-z 0-9 _ . -"
+
+MAX_INFLIGHT = 100_000
+MAX_SECONDS = 3_600.0
+
+CORE_URL = "http://127.0.0.1:9201/tx"
+CLAIM_URL = "http://127.0.0.1:9202/tx"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a target is, taken apart from its URL."""
+
+    host: str
+    port: int
+    path: str
+    tls: bool
+
+    @classmethod
+    def parse(cls, url: str, setting: str = "url") -> Endpoint:
+        """From `http://` or `https://`; without a path it is /tx. Raises SettingsError."""
+        allowed = "an http:// or https:// URL such as http://127.0.0.1:9201/tx"
+        if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
+            raise SettingsError(setting, url, allowed + ", in printable ASCII without blanks")
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise SettingsError(setting, url, allowed + ", with a port from 1 to 65535 if any") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            raise SettingsError(setting, url, allowed)
+        if parts.username is not None or parts.fragment:
+            raise SettingsError(setting, url, allowed + ", without user, password or fragment")
+        tls = parts.scheme == "https"
+        path = parts.path if parts.path not in ("", "/") else "/tx"
+        return cls(parts.hostname, port or (443 if tls else 80), path + ("?" + parts.query if parts.query else ""), tls)
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header: the port stands only where it is not the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSettings:
+    """When a target's circuit opens and how long it rests.
+
+    fail_threshold: consecutive failures that open it; >= 1. Lower notices sooner, higher forgives more.
+    reset_timeout: seconds OPEN before one probe; >= 0 (0: the next transaction is the probe).
+    """
+
+    fail_threshold: int = 5
+    reset_timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        if type(self.fail_threshold) is not int or self.fail_threshold < 1:
+            raise SettingsError("fail_threshold", self.fail_threshold, "an integer of at least 1")
+        if not _is_seconds(self.reset_timeout) or self.reset_timeout < 0:
+            raise SettingsError("reset_timeout", self.reset_timeout, "a finite number of seconds, 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """One target.
+
+    url: where its POST goes.
+    timeout: seconds, wall-clock limit of one call from name look-up to the last byte; above 0, at most 3,600.
+    connect_timeout: seconds for name look-up, connection and TLS, within `timeout`; a host that is not there is
+        known sooner than a slow answer.
+    max_inflight: calls in flight; one more is refused at once (E905). 1 to 100,000.
+    ca_file: PEM file of the certificate authorities to trust for https; None: the system's.
+    """
+
+    url: str
+    timeout: float = 3.0
+    connect_timeout: float = 0.5
+    max_inflight: int = 10
+    ca_file: str | None = None
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+
+    def __post_init__(self) -> None:
+        Endpoint.parse(self.url)
+        for setting in ("timeout", "connect_timeout"):
+            value = getattr(self, setting)
+            if not _is_seconds(value) or not 0 < value <= MAX_SECONDS:
+                raise SettingsError(setting, value, f"seconds above 0, at most {MAX_SECONDS:,.0f}")
+        if type(self.max_inflight) is not int or not 1 <= self.max_inflight <= MAX_INFLIGHT:
+            raise SettingsError("max_inflight", self.max_inflight, f"an integer from 1 to {MAX_INFLIGHT:,}")
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The URL, taken apart."""
+        return Endpoint.parse(self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """The whole hub: its targets by name, and which target serves an `op` whose transaction names none."""
+
+    targets: Mapping[str, TargetSettings]
+    routes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.targets:
+            if not isinstance(name, str) or not is_name(name):
+                raise SettingsError("a target's name", name, NAME_ALLOWED)
+        for op, name in self.routes.items():
+            if not isinstance(op, str) or not is_name(op):
+                raise SettingsError("a route's op", op, NAME_ALLOWED)
+            if name not in self.targets:
+                raise SettingsError(f"the route of {op}", name, f"one of the targets ({', '.join(self.targets)})")
+
+
+def _is_seconds(value: object) -> bool:
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False

@@ -1,0 +1,79 @@
+"""What can go wrong, and whose fault it is.
+
+    EaimwError
+    |-- SettingsError       the operator's: a setting is out of range; mend it and start again
+    |-- Unusable            the place's: a file or an address cannot be used; the message says why and what to do
+    |-- Malformed           the caller's: the transaction cannot be taken (E400); mend it before sending it again
+    `-- CallFailed          the target's or the network's, one call of it
+        |-- TimedOut        no whole reply in time (E901)
+        |-- NoConnection    not reached, or gone before the reply began (E902)
+        `-- NoReply         what came is no reply (E500)
+
+A `CallFailed` says with `handed_over` whether a byte of the request was given to a connection: if not, the target
+cannot have seen it and the caller may send again; if so, look it up first.
+Foreign exceptions are turned into these once, at the adapter that meets them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EaimwError(Exception):
+    """Any fault that eaimw foresees."""
+
+
+class SettingsError(EaimwError, ValueError):
+    """A setting that cannot be used: names it, what was found and what is allowed."""
+
+    def __init__(self, setting: str, found: object, allowed: str) -> None:
+        super().__init__(f"{setting} must be {allowed}, not {shown(found)}")
+        self.setting = setting
+
+
+class Unusable(EaimwError):
+    """A file, folder, address or stream that cannot be used."""
+
+
+class Malformed(EaimwError):
+    """A transaction that cannot be taken. tx_id and target: as far as they could be read, else None."""
+
+    def __init__(self, message: str, tx_id: str | None = None, target: str | None = None) -> None:
+        super().__init__(message)
+        self.tx_id = tx_id
+        self.target = target
+
+
+class CallFailed(EaimwError):
+    """One call of a target that brought no answer of it."""
+
+    def __init__(self, message: str, *, handed_over: bool) -> None:
+        super().__init__(message)
+        self.handed_over = handed_over
+
+
+class TimedOut(CallFailed):
+    """The wall-clock limit of the call has passed."""
+
+
+class NoConnection(CallFailed):
+    """Refused, not resolved, TLS failed, not there in time, or ended before the first byte of the reply."""
+
+
+class NoReply(CallFailed):
+    """What the target sent is not one whole reply. data: the object it sent, if it sent a valid one."""
+
+    def __init__(self, message: str, data: msgspec.Raw | None = None) -> None:
+        super().__init__(message, handed_over=True)
+        self.data = data
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value as a message can carry it: as JSON spells null, true and false, else its repr; cut to `limit`."""
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]
+    try:
+        text = repr(value)
+    except Exception:  # an int too long to print, or a foreign __repr__ that fails
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,119 @@
+"""The hub: a dictionary of targets; each transaction goes down its target's stack and gets exactly one reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from eaimw import codes
+from eaimw.config import HubSettings, TargetSettings
+from eaimw.errors import Malformed, NoReply
+from eaimw.model import Call, Reply, Transaction
+from eaimw.ports import Clock, Random, Telemetry, Transport
+from eaimw.replies import failed, refused
+from eaimw.stack import build
+from eaimw.target import CodeCounts, Target
+from eaimw.wire import from_python, to_python
+
+MakeTransport = Callable[[str, TargetSettings], Transport]
+MakeRandom = Callable[[str], Random]
+
+
+class Hub:
+    """Relays transactions. Lives in one event loop; not for other threads (`Relay` is).
+
+    targets: each target by its name. untargeted: replies to transactions that had no known target, by code.
+    """
+
+    def __init__(
+        self,
+        settings: HubSettings,
+        *,
+        clock: Clock,
+        telemetry: Telemetry,
+        make_transport: MakeTransport,
+        make_random: MakeRandom,
+    ) -> None:
+        self._clock = clock
+        self._telemetry = telemetry
+        self._random = make_random("-")
+        self._is_going_down = False
+        self.routes = dict(settings.routes)
+        self.untargeted = CodeCounts()
+        self.targets: dict[str, Target] = {}
+        for name, target_settings in settings.targets.items():
+            target = Target(
+                name,
+                target_settings,
+                make_transport(name, target_settings),
+                clock=clock,
+                random=make_random(name),
+                telemetry=telemetry,
+            )
+            target.run = build(target)
+            self.targets[name] = target
+
+    async def handle_tx(self, tx: dict[str, Any]) -> dict[str, Any]:
+        """One transaction as a dict; the reply as a dict, `data` parsed. A bad one gets its E400, nothing is raised."""
+        started = self._clock.monotonic()
+        try:
+            transaction = from_python(tx)
+        except Malformed as problem:
+            return to_python(self.refuse_malformed(problem, started))
+        return to_python(await self.handle(transaction, started))
+
+    async def handle(self, tx: Transaction, started: float | None = None) -> Reply:
+        """One transaction down its target's stack. Raises only what ends the caller's own task, as CancelledError."""
+        call = Call(tx, self._clock.monotonic() if started is None else started)
+        target = self.target_of(tx)
+        if self._is_going_down:
+            reply = self._refuse(codes.GOING_DOWN, "the hub is going down: not called", call, target)
+        elif target is None:
+            reply = self._refuse(codes.NO_TARGET, self._why_no_target(tx), call, None)
+        else:
+            try:
+                reply = await target.run(call)
+            except Exception as problem:
+                self._telemetry.unforeseen(f"{tx.tx_id} for {target.name}", problem)
+                reply = failed(NoReply(f"the hub failed: {type(problem).__name__}"), call, target.name)
+        return self._finish(reply, call.started, target)
+
+    def refuse_malformed(self, problem: Malformed, started: float | None = None, where: str = "") -> Reply:
+        """The E400 for a transaction that could not be read. where: stands before the message, as `line 7: `."""
+        reply = refused(codes.MALFORMED, f"{where}{problem}", self._random, tx_id=problem.tx_id, target=problem.target)
+        return self._finish(reply, self._clock.monotonic() if started is None else started, None)
+
+    def target_of(self, tx: Transaction) -> Target | None:
+        """The target that serves it: the one it names, else the one its op is routed to; None if there is none."""
+        name = tx.target if tx.target is not None else self.routes.get(tx.op or "")
+        return self.targets.get(name) if name is not None else None
+
+    def go_down(self) -> None:
+        """From now on every new transaction is refused (E911); those in flight go on to their answers."""
+        self._is_going_down = True
+
+    async def close(self) -> None:
+        """Refuse what comes, and end all connections. Call it when nothing is in flight."""
+        self.go_down()
+        await asyncio.gather(*(target.transport.close() for target in self.targets.values()))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Every target's figures at this moment, by name."""
+        return {name: target.snapshot() for name, target in self.targets.items()}
+
+    def _why_no_target(self, tx: Transaction) -> str:
+        known = ", ".join(self.targets) or "none"
+        if tx.target is not None:
+            return f"there is no target {tx.target}; there are: {known}"
+        return f"no route for op {tx.op}; name a target: {known}"
+
+    def _refuse(self, code: str, message: str, call: Call, target: Target | None) -> Reply:
+        name = target.name if target is not None else call.tx.target
+        random = target.random if target is not None else self._random
+        return refused(code, message, random, tx_id=call.tx.tx_id, target=name)
+
+    def _finish(self, reply: Reply, started: float, target: Target | None) -> Reply:
+        reply.elapsed_ms = round((self._clock.monotonic() - started) * 1000, 1)
+        (target.codes if target is not None else self.untargeted).add(reply.code)
+        return reply

@@ -1,0 +1,122 @@
+"""One short wrapper per decision: ask the kernel, call what is inside, report. Their order is in `stack.py`.
+
+A layer is made with the handler inside it and its target; called with a Call, it gives the Reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from eaimw import codes
+from eaimw.errors import CallFailed, TimedOut
+from eaimw.model import Call, Reply
+from eaimw.replies import answered, failed, refused
+from eaimw.target import Handler, Target
+from eaimw.wire import judge
+
+
+class Deadline:
+    """One budget for everything inside: the nearer of the target's timeout and what the caller gives."""
+
+    def __init__(self, inside: Handler, target: Target) -> None:
+        self._inside = inside
+        self._timeout = target.settings.timeout
+
+    def __call__(self, call: Call) -> Awaitable[Reply]:
+        budget = self._timeout
+        if call.tx.timeout_ms is not None and call.tx.timeout_ms < budget * 1000:
+            budget = call.tx.timeout_ms / 1000
+            call.impatient = True
+        call.deadline = call.started + budget
+        return self._inside(call)
+
+
+class OpenCircuit:
+    """Refuses while the circuit is open and its probe not due, before anything is spent."""
+
+    def __init__(self, inside: Handler, target: Target) -> None:
+        self._inside = inside
+        self._target = target
+        self._wait = target.breaker.wait
+
+    async def __call__(self, call: Call) -> Reply:
+        wait = self._wait()
+        if wait > 0.0:
+            return _circuit_open(self._target, call, wait)
+        return await self._inside(call)
+
+
+class InflightLimit:
+    """The bulkhead: a call holds one place from here to its end, or is refused at once."""
+
+    def __init__(self, inside: Handler, target: Target) -> None:
+        self._inside = inside
+        self._target = target
+        self._bulkhead = target.bulkhead
+
+    async def __call__(self, call: Call) -> Reply:
+        if not self._bulkhead.acquire():
+            message = f"{self._target.name} has {self._bulkhead.limit} calls in flight, which is its limit: not called"
+            return _refuse(self._target, call, codes.FULL, message)
+        try:
+            return await self._inside(call)
+        finally:
+            self._bulkhead.release()
+
+
+class Breaker:
+    """Innermost gate: it sees what the target did alone, so our refusals can neither open it nor strand a probe."""
+
+    def __init__(self, inside: Handler, target: Target) -> None:
+        self._inside = inside
+        self._target = target
+        self._breaker = target.breaker
+
+    async def __call__(self, call: Call) -> Reply:
+        permit = self._breaker.acquire()
+        if permit is None:  # another thread took the probe's place since OpenCircuit looked
+            return _circuit_open(self._target, call, self._breaker.wait())
+        try:
+            return await self._inside(call)
+        finally:
+            # Whatever was raised, the permit ends; where the call says nothing of the target, as nobody's vote.
+            if call.sample == "success":
+                permit.success()
+            elif call.sample == "failure":
+                permit.failure()
+            else:
+                permit.ignore()
+
+
+class Exchange:
+    """The seam to the transport: one attempt, judged."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._send = target.transport.send
+
+    async def __call__(self, call: Call) -> Reply:
+        target = self._target
+        target.attempts += 1
+        call.attempts += 1
+        call.sample = "none"
+        try:
+            verdict = judge(await self._send(call), call.tx.tx_id)
+        except CallFailed as problem:
+            # A call cut by the caller's own budget is no sample: nobody opens a circuit for others by being impatient.
+            call.sample = "none" if call.impatient and isinstance(problem, TimedOut) else "failure"
+            return failed(problem, call, target.name)
+        call.sample = codes.sample_of_target(verdict.code)
+        if not codes.is_known(verdict.code):
+            target.unknown_codes += 1
+        return answered(verdict, call, target.name, target.random)
+
+
+def _circuit_open(target: Target, call: Call, wait: float) -> Reply:
+    return _refuse(target, call, codes.CIRCUIT_OPEN, f"{target.name}'s circuit is open: not called", wait)
+
+
+def _refuse(target: Target, call: Call, code: str, message: str, wait: float = float("inf")) -> Reply:
+    return refused(
+        code, message, target.random, tx_id=call.tx.tx_id, target=target.name, attempts=call.attempts, wait=wait
+    )

@@ -1,0 +1,67 @@
+"""The records that travel: a Transaction comes in, a Call goes down a target's stack, a Reply comes back up."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from eaimw.codes import Outcome, Sample
+
+Priority = Literal["high", "normal", "low"]
+
+
+class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One good transaction, as read. `raw` is the caller's bytes, without the line end; the target gets them so."""
+
+    tx_id: str
+    target: str | None = None
+    op: str | None = None
+    priority: Priority = "normal"
+    timeout_ms: int | None = None
+    idempotency_key: str | None = None
+    raw: bytes
+
+
+class Reply(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The one answer to a transaction; its fields are the contract's, in this order on the wire.
+
+    elapsed_ms: milliseconds in the hub, to a tenth. data: the target's reply object, as its bytes.
+    """
+
+    tx_id: str | None
+    target: str | None
+    code: str
+    outcome: Outcome
+    retryable: bool
+    attempts: int
+    elapsed_ms: float = -1.0
+    message: str | None = None
+    data: msgspec.Raw | None = None
+    retry_after_ms: int | None = None
+    reference: str | None = None
+
+
+class Call:
+    """A transaction on its way through a target's stack, with what the layers tell each other.
+
+    started, deadline: seconds of the hub's monotonic clock. impatient: the caller's own budget is the nearer bound.
+    attempts: calls tried so far. sample: what the last attempt says of the target's health.
+    """
+
+    __slots__ = ("attempts", "deadline", "impatient", "sample", "started", "tx")
+
+    def __init__(self, tx: Transaction, started: float) -> None:
+        self.tx = tx
+        self.started = started
+        self.deadline = started
+        self.impatient = False
+        self.attempts = 0
+        self.sample: Sample = "none"
+
+
+class Answer(NamedTuple):
+    """A whole HTTP reply of a target, not yet judged."""
+
+    status: int
+    body: bytes

@@ -1,0 +1,84 @@
+"""The three ways a reply comes about: the hub refuses, a call fails, the target answers."""
+
+from __future__ import annotations
+
+import math
+
+from eaimw import codes
+from eaimw.errors import CallFailed, NoConnection, NoReply, TimedOut
+from eaimw.model import Call, Reply
+from eaimw.ports import Random
+from eaimw.wire import Verdict
+
+# The least wait that a refusal names where nothing better is known, in seconds.
+UNKNOWN_WAIT = 1.0
+
+_CODE_OF: dict[type[CallFailed], str] = {
+    TimedOut: codes.TIMEOUT,
+    NoConnection: codes.NO_CONNECTION,
+    NoReply: codes.SYSTEM_ERROR,
+}
+
+
+def refused(
+    code: str,
+    message: str,
+    random: Random,
+    *,
+    tx_id: str | None,
+    target: str | None,
+    attempts: int = 0,
+    wait: float = math.inf,
+) -> Reply:
+    """The hub's own no. wait: seconds until it may be otherwise; inf where that is not known."""
+    rule = codes.RULES[code]
+    return Reply(
+        tx_id=tx_id,
+        target=target,
+        code=code,
+        outcome=rule.outcome,
+        retryable=rule.outcome == "not_sent" and rule.comes_again,
+        attempts=attempts,
+        message=message,
+        retry_after_ms=_spread_ms(wait, random) if rule.says_when else None,
+    )
+
+
+def failed(problem: CallFailed, call: Call, target: str) -> Reply:
+    """A call that brought no answer: not sent if no byte was handed over, else nobody knows."""
+    return Reply(
+        tx_id=call.tx.tx_id,
+        target=target,
+        code=_CODE_OF[type(problem)],
+        outcome="unknown" if problem.handed_over else "not_sent",
+        retryable=not problem.handed_over,
+        attempts=call.attempts,
+        message=str(problem),
+        data=problem.data if isinstance(problem, NoReply) else None,
+    )
+
+
+def answered(verdict: Verdict, call: Call, target: str, random: Random) -> Reply:
+    """What the target said. A hub behind this one says the outcome itself, where it does."""
+    rule = codes.of_target(verdict.code)
+    outcome = rule.outcome
+    wait = None
+    if codes.is_of_a_hub(verdict.code):
+        outcome = verdict.outcome or "unknown"
+        if rule.says_when:
+            wait = _spread_ms(math.inf, random) if verdict.retry_after_ms is None else verdict.retry_after_ms
+    return Reply(
+        tx_id=call.tx.tx_id,
+        target=target,
+        code=verdict.code,
+        outcome=outcome,
+        retryable=outcome == "not_sent" and rule.comes_again,
+        attempts=call.attempts,
+        data=verdict.data,
+        retry_after_ms=wait,
+    )
+
+
+def _spread_ms(wait: float, random: Random) -> int:
+    """Milliseconds: at least `wait` and up to half as much again, so that refused callers do not return together."""
+    return math.ceil((UNKNOWN_WAIT if math.isinf(wait) else wait) * 1000 * (1 + 0.5 * random.random()))

@@ -1,0 +1,323 @@
+"""Bytes to records and back: transactions in, targets' answers in, replies out.
+
+msgspec reads what is plain. It lets some faults through (a key that stands twice, bad UTF-8 in what it skips, depth
+beyond our limit), so a cheap look at the bytes sends every suspect to a slow, strict reading, which also makes the
+messages: a test holds the two readings equal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, NoReturn
+
+import msgspec
+
+from eaimw import codes
+from eaimw.config import NAME_ALLOWED, is_name
+from eaimw.errors import Malformed, NoReply, shown
+from eaimw.model import Answer, Reply, Transaction
+
+MAX_BYTES = 1_048_576
+MAX_DEPTH = 100
+MAX_TIMEOUT_MS = 3_600_000
+
+is_tx_id = re.compile(r"[A-Za-z0-9._:-]{1,128}").fullmatch
+
+_PRIORITIES = ("high", "normal", "low")
+
+
+class _Fields(msgspec.Struct, gc=False):
+    """What msgspec reads of a transaction; the bounds are checked after it."""
+
+    tx_id: str
+    target: str | None = ""
+    op: str | None = ""
+    priority: str = "normal"
+    timeout_ms: int = 0
+    idempotency_key: str | None = ""
+
+
+# field -> (is the value allowed?, what is allowed)
+_ALLOWED: dict[str, tuple[Callable[[Any], object], str]] = {
+    "tx_id": (lambda v: isinstance(v, str) and is_tx_id(v), "a string of 1 to 128 of A-Z a-z 0-9 . _ : -"),
+    "target": (lambda v: isinstance(v, str) and is_name(v), NAME_ALLOWED),
+    "op": (lambda v: isinstance(v, str) and is_name(v), NAME_ALLOWED),
+    "priority": (lambda v: v in _PRIORITIES, '"high", "normal" or "low"'),
+    "timeout_ms": (
+        lambda v: type(v) is int and 1 <= v <= MAX_TIMEOUT_MS,
+        f"an integer from 1 to {MAX_TIMEOUT_MS}",
+    ),
+    "idempotency_key": (lambda v: isinstance(v, str) and 1 <= len(v) <= 256, "a string of 1 to 256 characters"),
+}
+_QUOTED_FIELDS = tuple(f'"{name}"'.encode() for name in _ALLOWED)
+
+_decode_fields = msgspec.json.Decoder(_Fields).decode
+
+
+def read_transaction(raw: bytes) -> Transaction:
+    """One transaction from its bytes, without the line end. Raises Malformed: the field, what it is, what it may be."""
+    if len(raw) > MAX_BYTES:
+        raise Malformed(f"the transaction has {len(raw):,} bytes; at most {MAX_BYTES:,} are allowed")
+    if _is_suspect(raw, _QUOTED_FIELDS):
+        return _read_strictly(raw)
+    try:
+        fields = _decode_fields(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return _read_strictly(raw)
+    target, op, timeout_ms, key = fields.target, fields.op, fields.timeout_ms, fields.idempotency_key
+    if (
+        not is_tx_id(fields.tx_id)
+        or not (target or op)
+        or (target and not is_name(target))
+        or (op and not is_name(op))
+        or fields.priority not in _PRIORITIES
+        or not 0 <= timeout_ms <= MAX_TIMEOUT_MS
+        or (key and len(key) > 256)
+        # What was given empty, null or 0 looks here like what was not given: the strict reading tells them apart.
+        or (not target and b'"target"' in raw)
+        or (not op and b'"op"' in raw)
+        or (not timeout_ms and b'"timeout_ms"' in raw)
+        or (not key and b'"idempotency_key"' in raw)
+    ):
+        return _read_strictly(raw)
+    return Transaction(
+        tx_id=fields.tx_id,
+        target=target or None,
+        op=op or None,
+        priority=fields.priority,  # type: ignore[arg-type]
+        timeout_ms=timeout_ms or None,
+        idempotency_key=key or None,
+        raw=raw,
+    )
+
+
+def from_python(tx: object) -> Transaction:
+    """One transaction from a dict. Raises Malformed, also for what JSON cannot carry."""
+    if not isinstance(tx, dict):
+        raise Malformed(f"a transaction is a dict, not {shown(tx)}")
+    try:
+        raw = json.dumps(tx, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise Malformed(f"the transaction cannot be written as JSON: {problem}", *_names_of(tx)) from None
+    return read_transaction(raw)
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """What a target's whole answer says: its code, its object as bytes, and what it added if it is a hub itself."""
+
+    code: str
+    data: msgspec.Raw
+    outcome: codes.Outcome | None = None
+    retry_after_ms: int | None = None
+
+
+class _Reported(msgspec.Struct, gc=False):
+    code: Any = msgspec.UNSET
+    tx_id: Any = msgspec.UNSET
+    outcome: Any = None
+    retry_after_ms: Any = None
+
+
+_decode_reported = msgspec.json.Decoder(_Reported).decode
+
+
+def judge(answer: Answer, tx_id: str) -> Verdict:
+    """The code that a target's answer carries. Raises NoReply if it is not one whole object with a valid code."""
+    status, body = answer
+    said = "" if status == 200 else f"HTTP {status}: "
+    try:
+        reported = _read_reported(body)
+    except Malformed as problem:
+        raise NoReply(f"{said}{problem}") from None
+    if reported.tx_id is not msgspec.UNSET and reported.tx_id != tx_id:
+        # The object is the answer to somebody else's transaction: this caller must not see it.
+        raise NoReply(f"{said}the reply's tx_id is {shown(reported.tx_id)}, not the one sent")
+    data = msgspec.Raw(_on_one_line(body))
+    code = reported.code
+    if not codes.is_code(code):
+        found = (
+            "has no code" if code is msgspec.UNSET else f"has the code {shown(code)}, not a string of four of A-Z 0-9"
+        )
+        raise NoReply(f"{said}the reply {found}", data)
+    of_a_hub = codes.is_of_a_hub(code)
+    if not _is_judged_by_body(status) and not (of_a_hub and (status == 429 or 500 <= status < 600)):
+        raise NoReply(f"{said}the reply has the code {code}", data)
+    if not of_a_hub:
+        return Verdict(code, data)
+    wait = reported.retry_after_ms
+    return Verdict(
+        code,
+        data,
+        reported.outcome if reported.outcome in codes.OUTCOMES else None,
+        wait if type(wait) is int and 0 <= wait <= MAX_TIMEOUT_MS else None,
+    )
+
+
+def _is_judged_by_body(status: int) -> bool:
+    """2xx, and the caller's faults but 429: there the target has looked at the request, so its code counts."""
+    return 200 <= status < 300 or (400 <= status < 500 and status != 429)
+
+
+def write_reply(reply: Reply) -> bytes:
+    """The reply as one JSON object, without a line end."""
+    return _encode(reply)
+
+
+def to_python(reply: Reply) -> dict[str, Any]:
+    """The reply as a dict, `data` parsed."""
+    fields = {name: value for name in reply.__struct_fields__ if (value := getattr(reply, name)) is not None}
+    fields.setdefault("tx_id", None)
+    fields.setdefault("target", None)
+    if reply.data is not None:
+        fields["data"] = json.loads(bytes(reply.data), parse_int=_int)
+    return fields
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _is_suspect(raw: bytes, names: tuple[bytes, ...]) -> bool:
+    """May msgspec take this for better than it is? Cheap, and never False for what it may.
+
+    A name can stand twice in plain letters, or once behind an escape: all letters of ours are ASCII, so \\u00.
+    """
+    count = raw.count
+    if b"\\u00" in raw or count(b"{") + count(b"[") > MAX_DEPTH or not (raw.isascii() or _is_utf8(raw)):
+        return True
+    return any(count(name) > 1 for name in names)
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _read_strictly(raw: bytes) -> Transaction:
+    pairs = _members(raw, "the transaction")
+    seen: dict[str, Any] = {}
+    problems = []
+    for name, value in pairs:
+        if name not in _ALLOWED:
+            continue
+        if name in seen:
+            problems.append(f"{name} stands twice")
+            value = None  # which of them was meant cannot be known
+        elif not _is_allowed(name, value):
+            problems.append(f"{name} must be {_ALLOWED[name][1]}, not {shown(value)}")
+        seen[name] = value
+    if "tx_id" not in seen:
+        problems.insert(0, f"tx_id is missing; it must be {_ALLOWED['tx_id'][1]}")
+    if "target" not in seen and "op" not in seen:
+        problems.append(f"target is missing (or an op that is routed); it must be {NAME_ALLOWED}")
+    if b"\\u" in raw and _has_lone_surrogate(pairs):
+        problems.append("a string has a lone surrogate; \\ud800 to \\udfff are allowed only in pairs")
+    if problems:
+        raise Malformed(problems[0], *_names_of(seen))
+    return Transaction(**seen, raw=raw)
+
+
+def _names_of(tx: dict[str, Any]) -> tuple[str | None, str | None]:
+    """tx_id and target as far as they are good, for the answer to a bad transaction."""
+    tx_id, target = tx.get("tx_id"), tx.get("target")
+    return tx_id if _is_allowed("tx_id", tx_id) else None, target if _is_allowed("target", target) else None
+
+
+def _is_allowed(name: str, value: object) -> bool:
+    return bool(_ALLOWED[name][0](value))
+
+
+def _read_reported(body: bytes) -> _Reported:
+    """The members of a target's object that the hub looks at. Raises Malformed."""
+    if not _is_suspect(body, (b'"code"', b'"tx_id"')):
+        try:
+            return _decode_reported(body)
+        except (msgspec.DecodeError, RecursionError):
+            pass  # the strict reading says what it is
+    pairs = _members(body, "the reply")
+    for name in ("code", "tx_id"):
+        if sum(name == member for member, _ in pairs) > 1:
+            raise Malformed(f"the reply's {name} stands twice")
+    members = dict(pairs)
+    return _Reported(
+        members.get("code", msgspec.UNSET),
+        members.get("tx_id", msgspec.UNSET),
+        members.get("outcome"),
+        members.get("retry_after_ms"),
+    )
+
+
+def _members(raw: bytes, what: str) -> list[tuple[str, Any]]:
+    """Name and value of the object's members, in order, names unescaped. Raises Malformed."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as problem:
+        raise Malformed(f"{what} is not UTF-8: byte {raw[problem.start]:#04x} at byte {problem.start + 1}") from None
+    if text.startswith("\ufeff"):
+        raise Malformed(f"{what} is not plain JSON: it starts with a byte order mark")
+    if _depth_exceeds(raw, MAX_DEPTH):
+        raise Malformed(f"{what} is nested deeper than {MAX_DEPTH} levels")
+    outermost: list[tuple[str, Any]] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal outermost  # inner objects come first, so the last one kept is the outermost
+        outermost = pairs
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=keep, parse_constant=_no_constant, parse_int=_int)
+    except json.JSONDecodeError as problem:
+        raise Malformed(f"{what} is not JSON: {problem.msg} at character {problem.pos + 1}") from None
+    except _NotJson as problem:
+        raise Malformed(f"{what} is not JSON: {problem}") from None
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} is not one JSON object: {shown(value, 40)}")
+    return outermost
+
+
+class _NotJson(Exception):
+    pass
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise _NotJson(f"{name} is not a JSON number")
+
+
+def _int(digits: str) -> int | float:
+    """An integer; one of more digits than Python converts becomes a float, which no field of ours takes."""
+    return int(digits) if len(digits) <= 4000 else float(digits)
+
+
+def _depth_exceeds(raw: bytes, limit: int) -> bool:
+    """Does the nesting go deeper? Strings are left out; in bytes that are no JSON the answer may be either."""
+    if raw.count(b"{") + raw.count(b"[") <= limit:
+        return False
+    brackets = _STRING.sub(b"", raw).translate(None, delete=_NO_BRACKETS)
+    return any(depth > limit for depth in accumulate(map(_STEP.__getitem__, brackets)))
+
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_STEP = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+
+
+def _has_lone_surrogate(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _on_one_line(body: bytes) -> bytes:
+    """The object's bytes with line ends (in JSON they stand only between tokens) as spaces."""
+    body = body.strip(b" \t\r\n")
+    return body.translate(_LINE_ENDS) if b"\n" in body or b"\r" in body else body
+
+
+_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
