@@ -1,0 +1,623 @@
+"""breaker/breaker.py against its own table, with a fake clock; under threads; and against a naive model."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import math
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from eaimw.kernel.breaker import CHANGES, CLOSED, HALF_OPEN, OPEN, TABLE, Change, CircuitBreaker, Permit, State
+
+FILE = Path(__file__).parent.parent / "breaker" / "breaker.py"
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.readings = 0
+
+    def __call__(self) -> float:
+        self.readings += 1
+        return self.now
+
+
+class Story:
+    """A breaker, its clock and what it told, for tests that read as stories."""
+
+    def __init__(self, threshold: int = 3, wait: float = 10.0, **more: Any) -> None:
+        self.clock = FakeClock()
+        self.changes: list[Change] = []
+        self.breaker = CircuitBreaker(threshold, wait, self.clock, on_change=self.changes.append, **more)
+
+    def fail(self, times: int = 1) -> None:
+        for _ in range(times):
+            assert self.breaker.allow()
+            self.breaker.record_failure()
+
+    def succeed(self) -> None:
+        assert self.breaker.allow()
+        self.breaker.record_success()
+
+    def advance(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @property
+    def path(self) -> list[str]:
+        return [f"{change.before}->{change.after}" for change in self.changes]
+
+
+def into(state: State) -> Story:
+    """A story that stands in this state, threshold 3, wait 10."""
+    story = Story(probe_lease=5.0)
+    if state is not CLOSED:
+        story.fail(3)
+    if state is HALF_OPEN:
+        story.advance(10)
+        assert story.breaker.allow()
+    return story
+
+
+def happen(event: str, story: Story) -> None:
+    """Let the table's event happen to a breaker in the row's state."""
+    what, _, how = event.partition(", ")
+    story.advance({"wait not over": 9.999, "wait over": 10, "probe's place free": 5}.get(how, 0))
+    for _ in range(3 if how == "the threshold-th" else 1):
+        {
+            "ask": story.breaker.allow,
+            "success": story.breaker.record_success,
+            "failure": story.breaker.record_failure,
+        }[what]()
+
+
+@pytest.mark.parametrize(("state", "event"), TABLE, ids=lambda value: str(value))
+def test_the_machine_does_what_the_table_says(state: State, event: str) -> None:
+    """Every row of the table: from its state, its event leads to its next state."""
+    story = into(state)
+    happen(event, story)
+    assert story.breaker.state is TABLE[state, event]
+
+
+def test_the_docstring_shows_the_table() -> None:
+    """The rows in the file's docstring are TABLE, in its order."""
+    text = ast.get_docstring(ast.parse(FILE.read_text(encoding="utf-8"))) or ""
+    rows = [line.strip() for line in text.splitlines() if line.strip().startswith(("CLOSED", "OPEN", "HALF_OPEN"))]
+    cut = [tuple(part.strip() for part in row.split("  ") if part.strip())[:3] for row in rows]
+    assert cut == [(str(state), event, str(after)) for (state, event), after in TABLE.items()]
+
+
+def test_the_changes_are_those_of_the_table() -> None:
+    """Four changes of state exist, no others."""
+    assert set(CHANGES) == {(CLOSED, OPEN), (OPEN, HALF_OPEN), (HALF_OPEN, CLOSED), (HALF_OPEN, OPEN)}
+    assert len(CHANGES) == 4
+
+
+# Stories.
+
+
+def test_opens_at_the_threshold_and_refuses() -> None:
+    """The threshold-th consecutive failure opens it, not one before."""
+    story = Story(threshold=3)
+    story.fail(2)
+    assert story.breaker.state == "CLOSED"
+    story.fail()
+    assert story.breaker.state == "OPEN"
+    assert not story.breaker.allow()
+
+
+def test_success_in_between_starts_the_count_anew() -> None:
+    """Fail, fail, succeed, twenty times over, never opens at threshold 3."""
+    story = Story(threshold=3)
+    for _ in range(20):
+        story.fail(2)
+        story.succeed()
+    assert story.breaker.state == "CLOSED"
+    assert story.path == []
+
+
+def test_a_denial_of_the_probe_closes() -> None:
+    """A probe that is answered, be it with no, is a success: the target is there."""
+    story = into(HALF_OPEN)
+    story.breaker.record_success()
+    assert story.path == ["CLOSED->OPEN", "OPEN->HALF_OPEN", "HALF_OPEN->CLOSED"]
+    story.fail(2)
+    assert story.breaker.state == "CLOSED", "the count starts at 0 after closing"
+
+
+def test_a_failed_probe_starts_the_wait_anew() -> None:
+    """After HALF_OPEN -> OPEN the whole wait passes again."""
+    story = into(HALF_OPEN)
+    story.advance(3)
+    story.breaker.record_failure()
+    story.advance(9.999)
+    assert not story.breaker.allow()
+    story.advance(0.001)
+    assert story.breaker.allow()
+
+
+def test_an_older_success_does_not_close_an_open_circuit() -> None:
+    """Two calls pass while CLOSED; the first fails and opens; the second, older one succeeds: OPEN, one change."""
+    story = Story(threshold=1)
+    first, second = story.breaker.acquire(), story.breaker.acquire()
+    assert first
+    assert second
+    first.failure()
+    second.success()
+    assert story.breaker.state == "OPEN"
+    assert story.path == ["CLOSED->OPEN"]
+
+
+def test_late_failures_do_not_lengthen_the_wait() -> None:
+    """Failures that arrive while OPEN leave the wait as it was."""
+    story = Story(threshold=1)
+    story.fail()
+    story.advance(6)
+    story.breaker.record_failure()
+    story.advance(4)
+    assert story.breaker.allow()
+
+
+def test_refusals_never_count() -> None:
+    """A call that was not let through reports nothing; asking in vain changes nothing."""
+    story = Story(threshold=2)
+    story.fail(2)
+    for _ in range(50):
+        assert not story.breaker.allow()
+    story.advance(10)
+    assert story.breaker.allow()
+    story.breaker.record_success()
+    assert story.breaker.state == "CLOSED"
+
+
+def test_the_wait_ends_at_an_exact_step_of_floating_point() -> None:
+    """now >= opened_at + wait: 0.3 after 0.1 + 0.2 is not missed, as now - opened_at >= wait would."""
+    story = Story(threshold=1, wait=0.2)
+    story.clock.now = 0.1
+    story.fail()
+    story.clock.now = 0.1 + 0.2
+    assert story.clock.now - 0.1 != 0.2
+    assert story.breaker.allow()
+    for opened_at in (0.1, 1.1, 1e6 + 0.1, 123456.789):
+        story = Story(threshold=1, wait=0.7)
+        story.clock.now = opened_at
+        story.fail()
+        story.clock.now = opened_at + 0.7
+        assert story.breaker.allow()
+
+
+def test_a_clock_that_steps_back_lengthens_the_wait_by_the_step_alone() -> None:
+    """One second back: the probe comes one second later, no more."""
+    story = Story(threshold=1, wait=10)
+    story.fail()
+    story.advance(-1)
+    story.advance(10.999)
+    assert not story.breaker.allow()
+    story.advance(0.001)
+    assert story.breaker.allow()
+
+
+def test_no_wait_means_that_the_next_call_is_the_probe() -> None:
+    """reset_timeout 0 is a value, not an absence."""
+    story = Story(threshold=1, wait=0)
+    story.fail()
+    assert story.breaker.state == "OPEN"
+    assert story.breaker.allow()
+    assert story.breaker.state == "HALF_OPEN"
+    assert not story.breaker.allow()
+
+
+def test_a_thousand_rounds_grow_nothing() -> None:
+    """OPEN -> HALF_OPEN -> OPEN a thousand times: always leaves OPEN at the wait, keeps nothing."""
+    story = Story(threshold=1, wait=10)
+    story.breaker.on_change = None
+    story.fail()
+    for _ in range(1000):
+        story.advance(9.5)
+        assert not story.breaker.allow()
+        story.advance(0.5)
+        assert story.breaker.allow()
+        story.breaker.record_failure()
+    assert len(story.breaker._changes) == 0
+
+
+# Time.
+
+
+def test_time_is_read_at_most_once_per_call_and_never_for_the_state() -> None:
+    """Every verb in every state: at most one reading; `state` none at all."""
+    for state in (CLOSED, OPEN, HALF_OPEN):
+        verbs = (
+            CircuitBreaker.allow,
+            CircuitBreaker.acquire,
+            CircuitBreaker.record_success,
+            CircuitBreaker.record_failure,
+            CircuitBreaker.wait,
+        )
+        for verb in verbs:
+            story = into(state)
+            before = story.clock.readings
+            verb(story.breaker)
+            assert story.clock.readings - before <= 1, (state, verb)
+    story = into(OPEN)
+    story.advance(100)
+    before = story.clock.readings
+    assert story.breaker.state == "OPEN", "reading it changes nothing, however late it is"
+    assert story.clock.readings == before
+
+
+def test_the_clock_may_use_the_breaker() -> None:
+    """The clock is read outside the lock: one that reports to the breaker does not hang."""
+    story = Story(threshold=2)
+
+    def nosy() -> float:
+        story.breaker.clock = story.clock  # once is enough
+        story.breaker.record_failure()
+        return story.clock.now
+
+    story.breaker.clock = nosy
+    story.breaker.record_failure()
+    assert story.breaker.state == "OPEN"
+
+
+def test_wait_says_how_long() -> None:
+    """0 while CLOSED, what is left while OPEN, 0 when due, inf while a probe is out."""
+    story = Story(threshold=1)
+    assert story.breaker.wait() == 0
+    story.fail()
+    story.advance(4)
+    assert story.breaker.wait() == 6
+    story.advance(7)
+    assert story.breaker.wait() == 0
+    assert story.breaker.state == "OPEN"
+    assert story.breaker.allow()
+    assert story.breaker.wait() == math.inf
+
+
+# Permits.
+
+
+def test_a_permit_ends_once() -> None:
+    """The second end of a permit does nothing, whatever it is."""
+    story = Story(threshold=2)
+    permit = story.breaker.acquire()
+    assert permit
+    permit.failure()
+    permit.failure()
+    permit.success()
+    assert story.breaker.state == "CLOSED"
+    assert story.breaker.failures == 1
+
+
+def test_an_ignored_permit_is_no_vote() -> None:
+    """Ignored while CLOSED: the count stays as it is."""
+    story = Story(threshold=2)
+    story.fail()
+    permit = story.breaker.acquire()
+    assert permit
+    permit.ignore()
+    assert story.breaker.failures == 1
+    story.fail()
+    assert story.breaker.state == "OPEN"
+
+
+def test_an_ignored_probe_frees_its_place() -> None:
+    """HALF_OPEN: after ignore() the next one is the probe, and the ignored one's later word changes nothing."""
+    story = Story(threshold=1)
+    story.fail()
+    story.advance(10)
+    first = story.breaker.acquire()
+    assert first
+    assert story.breaker.acquire() is None
+    first.ignore()
+    second = story.breaker.acquire()
+    assert second
+    assert story.breaker.acquire() is None
+    first.success()
+    assert story.breaker.state == "HALF_OPEN"
+    second.success()
+    assert story.breaker.state == "CLOSED"
+
+
+def test_a_probe_that_never_reports_frees_its_place_after_the_lease() -> None:
+    """After the lease the next one is the probe; the late answer of the first changes nothing."""
+    story = Story(threshold=1, probe_lease=4.0)
+    story.fail()
+    story.advance(10)
+    first = story.breaker.acquire()
+    story.advance(3.999)
+    assert story.breaker.acquire() is None
+    story.advance(0.001)
+    second = story.breaker.acquire()
+    assert first
+    assert second
+    first.failure()
+    assert story.breaker.state == "HALF_OPEN"
+    second.success()
+    assert story.path[-1] == "HALF_OPEN->CLOSED"
+
+
+def test_an_answer_from_another_generation_changes_nothing() -> None:
+    """A failure of a call let through two generations ago does not count against the circuit of now."""
+    story = Story(threshold=1)
+    old = story.breaker.acquire()
+    story.fail()
+    story.advance(10)
+    probe = story.breaker.acquire()
+    assert old
+    assert probe
+    old.success()
+    assert story.breaker.state == "HALF_OPEN", "not the probe's answer"
+    probe.success()
+    old_again = Permit(story.breaker, old._generation) if old._generation else old
+    old_again.failure()
+    assert story.breaker.state == "CLOSED"
+    assert story.breaker.failures == 0
+
+
+# Listeners.
+
+
+def test_a_listener_may_ask_and_report() -> None:
+    """on_change runs outside the lock: a listener that uses the breaker neither hangs nor loses a change."""
+    told: list[str] = []
+
+    def listener(change: Change) -> None:
+        told.append(f"{change.before}->{change.after}")
+        if change.after is OPEN:
+            breaker.record_failure()
+            clock.now += 10
+            assert breaker.allow()
+            breaker.record_success()
+
+    clock = FakeClock()
+    breaker = CircuitBreaker(1, 10, clock, on_change=listener)
+    breaker.record_failure()
+    assert told == ["CLOSED->OPEN", "OPEN->HALF_OPEN", "HALF_OPEN->CLOSED"]
+
+
+def test_a_listener_that_raises_harms_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exception goes to sys.unraisablehook; the state has changed, later changes are told."""
+    caught: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", caught.append)
+
+    def listener(change: Change) -> None:
+        raise RuntimeError(str(change.after))
+
+    breaker = CircuitBreaker(1, 0, lambda: 0.0, on_change=listener)
+    breaker.record_failure()
+    assert breaker.allow()
+    assert [str(problem.exc_value) for problem in caught] == ["OPEN", "HALF_OPEN"]
+
+
+# Threads.
+
+
+def at_once(count: int, action: Callable[[int], object]) -> list[object]:
+    """What `action` gives in each of `count` threads that start behind a barrier."""
+    barrier = threading.Barrier(count)
+    results: list[object] = [None] * count
+
+    def work(index: int) -> None:
+        barrier.wait(10)
+        results[index] = action(index)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    return results
+
+
+@pytest.fixture
+def _switch_often() -> Any:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_switch_often")
+def test_fifty_failures_at_once_open_once() -> None:
+    """50 threads pass while CLOSED and fail together: one CLOSED->OPEN, the wait counts from then."""
+    for _ in range(10):
+        story = Story(threshold=3)
+        permits = [story.breaker.acquire() for _ in range(50)]
+        at_once(50, lambda i: permits[i].failure())  # type: ignore[union-attr]  # noqa: B023
+        assert story.path == ["CLOSED->OPEN"]
+        story.advance(9.999)
+        assert not story.breaker.allow()
+        story.advance(0.001)
+        assert story.breaker.allow()
+
+
+@pytest.mark.usefixtures("_switch_often")
+def test_a_hundred_asking_at_once_get_one_probe() -> None:
+    """OPEN and due, 100 threads behind a barrier: exactly one True, by either face."""
+    for face in (CircuitBreaker.allow, CircuitBreaker.acquire):
+        for _ in range(5):
+            story = Story(threshold=1)
+            story.fail()
+            story.advance(10)
+            answers = at_once(100, lambda _: face(story.breaker))  # noqa: B023
+            assert sum(bool(answer) for answer in answers) == 1
+
+
+@pytest.mark.usefixtures("_switch_often")
+def test_changes_are_told_in_order_under_threads() -> None:
+    """Whatever the threads do, each change told begins where the one before ended."""
+    told: list[Change] = []
+    breaker = CircuitBreaker(1, 0, on_change=told.append)
+
+    def churn(index: int) -> None:
+        for turn in range(200):
+            permit = breaker.acquire()
+            if permit is not None:
+                (permit.failure if (turn + index) % 2 else permit.success)()
+
+    at_once(8, churn)
+    assert told[0].before is CLOSED
+    assert all(later.before is earlier.after for earlier, later in itertools.pairwise(told))
+    assert told[-1].after is breaker.state
+    assert len(told) > 100
+
+
+# Against a naive model.
+
+
+class NaiveBreaker:
+    """Section by section what the contract says, in the plainest way: no threads, no permits."""
+
+    def __init__(self, threshold: int, wait: float) -> None:
+        self.threshold, self.wait_s, self.state, self.count, self.until = threshold, wait, "CLOSED", 0, 0.0
+
+    def allow(self, now: float) -> bool:
+        if self.state == "CLOSED":
+            return True
+        if self.state == "OPEN" and now >= self.until:
+            self.state = "HALF_OPEN"
+            return True
+        return False
+
+    def success(self) -> None:
+        if self.state != "OPEN":
+            self.state, self.count = "CLOSED", 0
+
+    def failure(self, now: float) -> None:
+        if self.state == "CLOSED":
+            self.count += 1
+        if self.state == "HALF_OPEN" or (self.state == "CLOSED" and self.count >= self.threshold):
+            self.state, self.count, self.until = "OPEN", 0, now + self.wait_s
+
+
+class AgainstTheModel(RuleBasedStateMachine):
+    """Any sequence of verbs and steps of time, also backwards: both say and are the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story = Story(threshold=3, wait=0.7)
+        self.model = NaiveBreaker(3, 0.7)
+
+    @rule(step=st.sampled_from([0.0, 0.1, 0.2, 0.35, 0.7, 5.0, -0.3]))
+    def advance(self, step: float) -> None:
+        self.story.advance(step)
+
+    @rule()
+    def ask(self) -> None:
+        assert self.story.breaker.allow() == self.model.allow(self.story.clock.now)
+
+    @rule()
+    def succeed(self) -> None:
+        self.story.breaker.record_success()
+        self.model.success()
+
+    @rule()
+    def fail(self) -> None:
+        self.story.breaker.record_failure()
+        self.model.failure(self.story.clock.now)
+
+    @invariant()
+    def same_state(self) -> None:
+        assert self.story.breaker.state == self.model.state
+
+    @invariant()
+    def the_path_is_of_the_table(self) -> None:
+        assert all((change.before, change.after) in CHANGES for change in self.story.changes)
+
+
+AgainstTheModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAgainstTheModel = AgainstTheModel.TestCase
+
+
+# The outside.
+
+
+@pytest.mark.parametrize(
+    "threshold", [True, False, "3", 1.5, 2.0, 0, -1, None, math.nan, math.inf, 10.0, [], object()], ids=repr
+)
+def test_a_bad_threshold_is_named(threshold: Any) -> None:
+    """failure_threshold: anything but an int >= 1 is a ValueError with argument and value."""
+    with pytest.raises(ValueError, match="failure_threshold") as caught:
+        CircuitBreaker(threshold, 1)
+    assert repr(threshold) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [True, "1", -1, -0.001, None, math.nan, math.inf, -math.inf, 10**400, 10**5000, [], 1j],
+    ids=lambda v: str(type(v)),
+)
+def test_a_bad_wait_is_named(wait: Any) -> None:
+    """reset_timeout: anything but a finite number >= 0 is a ValueError with argument and value."""
+    with pytest.raises(ValueError, match=r"reset_timeout must be .*, not .+"):
+        CircuitBreaker(1, wait)
+
+
+@pytest.mark.parametrize("lease", [0, -1, True, "1", math.inf, math.nan], ids=repr)
+def test_a_bad_lease_is_named(lease: Any) -> None:
+    """probe_lease: None or finite seconds above 0."""
+    with pytest.raises(ValueError, match="probe_lease"):
+        CircuitBreaker(1, 1, probe_lease=lease)
+
+
+def test_a_bad_clock_is_named() -> None:
+    """clock: a function."""
+    with pytest.raises(ValueError, match="clock"):
+        CircuitBreaker(1, 1, 5.0)  # type: ignore[arg-type]
+
+
+def test_what_is_given_is_public() -> None:
+    """failure_threshold, reset_timeout and clock are attributes, as given."""
+    clock = FakeClock()
+    breaker = CircuitBreaker(4, 2.5, clock)
+    assert (breaker.failure_threshold, breaker.reset_timeout, breaker.clock) == (4, 2.5, clock)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_state_is_its_name(state: State) -> None:
+    """Equal to, printed as and formatted as its name."""
+    assert state == state.name
+    assert str(state) == f"{state}" == "%s" % state == state.name  # noqa: UP031
+    assert f"{state:>10}" == f"{state.name:>10}"
+
+
+def by_path() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lifted_out", FILE)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_is_importable_by_its_path_alone() -> None:
+    """No package around it, not even its entry in sys.modules, and nothing but the standard library."""
+    module = by_path()
+    breaker = module.CircuitBreaker(1, 10)
+    breaker.record_failure()
+    assert breaker.state == "OPEN" == OPEN
+    assert not (FILE.parent / "__init__.py").exists()
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(FILE.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    assert imported <= sys.stdlib_module_names
+
+
+def test_it_parses_on_python_3_9() -> None:
+    """The grammar of 3.9 is enough (that it runs there is tried with a 3.9 where there is one)."""
+    ast.parse(FILE.read_text(encoding="utf-8"), feature_version=(3, 9))
