@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ from eaimw.hub import Hub
 
 LOG_NAME = "breaker.log"
 PROGRESS_EVERY = 0.2  # seconds
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 @click.command()
@@ -98,39 +101,49 @@ def relay(
     except SettingsError as fault:
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
-    try:
-        with _input(source) as fd:
-            log = BreakerLog(breaker_log or Path(ctx.obj or LOG_NAME), clock=SystemClock(), say=say)
-            try:
-                problem = uvloop.run(_run(settings, log, fd, backpressure))
-            finally:
-                log.close()
-    except Unusable as fault:
-        problem = str(fault)
+    with _signals():
+        try:
+            output = _output()
+            with _input(source) as fd:
+                log = BreakerLog(breaker_log or Path(ctx.obj or LOG_NAME), clock=SystemClock(), say=say)
+                try:
+                    problem = uvloop.run(_run(settings, log, fd, output, backpressure))
+                finally:
+                    log.close()
+        except Unusable as fault:
+            problem = str(fault)
     if problem is not None:
         say(f"relay: {problem}")
         ctx.exit(1)
 
 
-async def _run(settings: HubSettings, log: BreakerLog, fd: int, backpressure: bool | None) -> str | None:
+async def _run(settings: HubSettings, log: BreakerLog, fd: int, output: int, backpressure: bool | None) -> str | None:
     is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     started = time.monotonic()
     async with open_hub(settings, breaker_log=log) as hub:
-        run = LineRelay(hub, fd, sys.stdout.fileno(), backpressure=is_file if backpressure is None else backpressure)
-        with _signals(run, log), _progress(run, os.fstat(fd).st_size if is_file else None):
+        run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)
+        _heed_signals(run, log)
+        with _progress(run, os.fstat(fd).st_size if is_file else None):
             await run.run()
         _summary(hub, run, time.monotonic() - started)
     return run.problem
+
+
+def _output() -> int:
+    """The descriptor to write to. Raises Unusable. A stream that was closed at the start is None in `sys`."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it also keeps other files from coming to stand there
+    if sys.stdout is None:
+        raise Unusable("standard output is closed; the replies go there: send them to a file or a pipe")
+    return 1
 
 
 @contextlib.contextmanager
 def _input(source: str) -> Iterator[int]:
     """The descriptor to read from. Raises Unusable."""
     if source == "-":
-        try:
-            os.fstat(0)
-        except OSError:
-            raise Unusable("standard input is closed; name a file, or pipe transactions into it") from None
+        if sys.stdin is None:
+            raise Unusable("standard input is closed; name a file, or pipe transactions into it")
         if os.isatty(0):
             say("relay: reading transactions from the terminal, one JSON object per line; Ctrl-D ends")
         yield 0
@@ -148,26 +161,44 @@ def _input(source: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _signals(run: LineRelay, log: BreakerLog) -> Iterator[None]:
-    """SIGTERM and SIGINT end the run in good order, the second one at once; SIGHUP makes the log anew."""
+def _signals() -> Iterator[None]:
+    """What signals do outside is theirs again afterwards. Until a transaction may be read, Ctrl-C just ends it."""
+    if not _is_main_thread():
+        yield
+        return
+    before = {each: signal.getsignal(each) for each in (*_ENDING, signal.SIGHUP)}
+    if before[signal.SIGINT] is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _heed_signals(run: LineRelay, log: BreakerLog) -> None:
+    """SIGTERM and SIGINT end the run in good order, the second one at once; SIGHUP makes the log anew.
+
+    They stay so while the log is closed: `_signals` takes them back.
+    """
+    if not _is_main_thread():  # signals are the main thread's, so are they the caller's
+        return
     loop = asyncio.get_running_loop()
-    ending = (signal.SIGTERM, signal.SIGINT)
 
     def end(number: signal.Signals) -> None:
-        for each in ending:  # the next one has its own effect again, which a shell sees as 128 + its number
+        for each in _ENDING:  # the next one has its own effect again, which a shell sees as 128 + its number
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
         say(f"relay: {number.name}: taking nothing new, waiting for what is in flight; once more ends it at once")
         run.stop()
 
-    for each in ending:
+    for each in _ENDING:
         loop.add_signal_handler(each, end, each)
     loop.add_signal_handler(signal.SIGHUP, log.reopen)
-    try:
-        yield
-    finally:
-        for each in (*ending, signal.SIGHUP):
-            loop.remove_signal_handler(each)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @contextlib.contextmanager
@@ -188,7 +219,8 @@ def _progress(run: LineRelay, size: int | None) -> Iterator[None]:
     def draw() -> None:
         bar.label = f"{run.replied:,} replies"
         bar.pos = run.consumed if size is not None else 0
-        bar.render_progress()
+        with contextlib.suppress(OSError):  # the terminal has gone: relaying goes on
+            bar.render_progress()
 
     with bar:
         show()

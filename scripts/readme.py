@@ -1,0 +1,87 @@
+"""Writes the README's parts that come from the code, between their marks; `--check` only compares.
+
+A part stands between `<!-- NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from eaimw import codes
+from eaimw.cli import main as cli
+from eaimw.kernel.breaker import TABLE
+from eaimw.stack import ORDER
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+MARKED = re.compile(r"(<!-- (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def diagram() -> str:
+    """The breaker's states, as Mermaid draws them."""
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> CLOSED"]
+    lines += [f"    {state} --> {after}: {event}" for (state, event), after in TABLE.items() if state is not after]
+    return "\n".join([*lines, "```"])
+
+
+def table() -> str:
+    """Every row of the breaker's table."""
+    rows = [f"| {state} | {event} | {after} |" for (state, event), after in TABLE.items()]
+    return "\n".join(["| state | event | next state |", "|---|---|---|", *rows])
+
+
+def reply_codes() -> str:
+    """The codes that the hub itself gives or knows."""
+    rows = [
+        f"| `{code}` | {rule.meaning} | {rule.outcome} | {rule.sample} | {rule.http} |"
+        for code, rule in codes.RULES.items()
+    ]
+    denial, other = codes.of_target("B299"), codes.of_target("X000")
+    rows.insert(1, f"| `B2xx` | {denial.meaning} | {denial.outcome} | {denial.sample} | {denial.http} |")
+    rows.insert(2, f"| any other | of a target: {other.meaning} | {other.outcome} | {other.sample} | {other.http} |")
+    return "\n".join(["| code | means | outcome | breaker sample | HTTP |", "|---|---|---|---|---|", *rows])
+
+
+def layers() -> str:
+    """The order of the stack, with its reasons."""
+    rows = [f"| {layer.__name__} | {reason} |" for layer, reason in ORDER]
+    return "\n".join(["| layer, outermost first | why here |", "|---|---|", *rows])
+
+
+def help_of(name: str) -> str:
+    """What `eaimw NAME --help` prints."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    context = click.Context(command, info_name=f"eaimw {name}", max_content_width=100, terminal_width=100)
+    return f"```text\n{command.get_help(context)}\n```"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "diagram": diagram,
+    "table": table,
+    "codes": reply_codes,
+    "layers": layers,
+    "help relay": lambda: help_of("relay"),
+    "help grade": lambda: help_of("grade"),
+}
+
+
+def main() -> None:
+    text = README.read_text(encoding="utf-8")
+    missing = set(PARTS) - {match["name"] for match in MARKED.finditer(text)}
+    if missing:
+        raise SystemExit(f"README.md has no place for: {', '.join(sorted(missing))}")
+    made = MARKED.sub(lambda match: f"{match[1]}{PARTS[match['name']]()}\n{match[3]}", text)
+    if "--check" in sys.argv:
+        if made.split() != text.split():
+            raise SystemExit("README.md is older than the code; run .venv/bin/python scripts/readme.py")
+    else:
+        README.write_text(made, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

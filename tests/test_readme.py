@@ -1,0 +1,144 @@
+"""The README: what it shows is what the code does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from served import Served, target
+
+from eaimw import config
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SH = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+LINES = [line for block in SH for line in block.splitlines()]
+
+
+def here(line: str, core: Served, claim: Served, folder: Path) -> str:
+    """The README's line with this Python, free ports and a log of its own."""
+    line = line.replace("localhost:9201", core.base.removeprefix("http://"))
+    line = line.replace(
+        "python breaker/relay.py",
+        f"{sys.executable} breaker/relay.py --core-url {core.url} --claim-url {claim.url} "
+        f"--breaker-log {folder / 'breaker.log'}",
+    )
+    return line.replace("breaker/breaker.log", str(folder / "breaker.log"))
+
+
+def run(line: str, limit: float = 60) -> str:
+    """What the line prints; it must end well."""
+    done = subprocess.run(["bash", "-ec", line], cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False)
+    assert done.returncode == 0, (line, done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_the_parts_from_the_code_are_fresh() -> None:
+    """Diagram, tables and help are what scripts/readme.py would write now."""
+    subprocess.run([sys.executable, "scripts/readme.py", "--check"], cwd=ROOT, check=True, timeout=60)
+
+
+def test_every_setting_of_a_target_is_explained() -> None:
+    """Each option of the relay stands in its help, each setting in its record's docstring."""
+    for record in (config.TargetSettings, config.BreakerSettings):
+        for name in record.__dataclass_fields__:
+            assert name == "breaker" or f"{name}:" in (record.__doc__ or ""), name
+
+
+def test_the_commands_by_hand_do_what_is_said(tmp_path: Path) -> None:
+    """The story of `By hand`: CORE fails, its circuit opens, it recovers and answers."""
+    start = [line for line in LINES if line.startswith("python fixtures/")]
+    assert start == ["python fixtures/core.py &", "python fixtures/claim.py &"]
+    assert [line for line in LINES if line.startswith("scripts/")] == ["scripts/demo", "scripts/test"]
+    after = LINES[LINES.index(start[-1]) + 1 :]
+    story = after[: next(number for number, line in enumerate(after) if "eaimw grade" in line)]
+    assert len(story) == 6
+    with target("core") as core, target("claim") as claim:
+        fail, relay, log, recover, one, stats = (here(line, core, claim, tmp_path) for line in story)
+        assert json.loads(run(fail))["mode"] == "fail"
+        replies = [json.loads(line) for line in run(relay).splitlines()]
+        assert len(replies) == len((ROOT / "examples/transactions.jsonl").read_text(encoding="utf-8").splitlines())
+        assert {reply["code"] for reply in replies if reply["target"] == "CORE"} == {"E500", "E904"}
+        assert {reply["code"] for reply in replies if reply["target"] == "CLAIM"} == {"0000", "B210"}
+        assert run(log).strip().endswith("|CORE|CLOSED->OPEN")
+        assert json.loads(run(recover))["mode"] == "normal"
+        reply = json.loads(run(one))
+        assert (reply["code"], reply["data"]["balance"]) == ("0000", 1_000_000)
+        assert json.loads(run(stats))["executed"] == 1
+
+
+def test_the_grader_commands_do_what_is_said() -> None:
+    """All of ours passes; the breaker alone passes; the relay without protection fails step 3 with exit 1."""
+    grades = [line.replace(".venv/bin/", f"{sys.prefix}/bin/") for line in LINES if "eaimw grade" in line]
+    assert len(grades) == 3
+    assert run(grades[0]).count("passed") == 7
+    assert run(grades[1]).count("passed") == 2
+    done = subprocess.run(["bash", "-ec", grades[2]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "step 3: failed" in done.stdout
+
+
+@pytest.mark.parametrize("snippet", [s for s in PYTHON if "9201" in s], ids=lambda s: s.split("\n")[0])
+def test_the_python_snippets_run(snippet: str) -> None:
+    """As they stand, with a free port."""
+    with target("core") as core:
+        code = snippet.replace("http://127.0.0.1:9201/tx", core.url)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "0000" in done.stdout
+
+
+def test_the_breaker_snippet_runs() -> None:
+    """Beside breaker.py, with a call that fails, one that is cut, and one that is answered."""
+    (snippet,) = (s for s in PYTHON if "permit.ignore()" in s)
+    program = f"""
+class TargetError(Exception): pass
+outcomes = iter([TargetError(), KeyboardInterrupt(), None])
+def call_the_target():
+    outcome = next(outcomes)
+    if outcome: raise outcome
+for _ in range(3):
+    try:
+        exec({snippet!r})
+    except KeyboardInterrupt:
+        print("cut")
+print(breaker.state)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "breaker", capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["cut", "CLOSED"]
+
+
+def test_the_demo_tells_its_story() -> None:
+    """E905 while CORE is slow, E904 and few calls while it fails, one probe closes; CLAIM's rows are 0000 alone."""
+    demo = subprocess.Popen(
+        [sys.executable, "scripts/demo.py"], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        printed, _ = demo.communicate(timeout=60)
+    finally:
+        if demo.poll() is None:
+            os.killpg(demo.pid, signal.SIGKILL)
+    assert demo.returncode == 0
+    rows = {
+        (match[1].strip(), match[2]): match[3]
+        for match in re.finditer(r"^(.{11}) (CORE|CLAIM) +\d+ +[\d.]+ +[\d.]+ +(.*)$", printed, re.MULTILINE)
+    }
+    assert len(rows) == 8
+    assert "E905" in rows["CORE slow", "CORE"]
+    assert "E904" in rows["CORE fails", "CORE"]
+    assert "E500" in rows["CORE fails", "CORE"]
+    assert "0000" in rows["CORE well", "CORE"]
+    assert all(re.fullmatch(r"0000 \d+", codes) for (_, name), codes in rows.items() if name == "CLAIM")
+    changes = re.findall(r"\|(CORE|CLAIM)\|(\w+->\w+)$", printed, re.MULTILINE)
+    assert changes[0] == ("CORE", "CLOSED->OPEN")
+    assert changes[-1] == ("CORE", "HALF_OPEN->CLOSED")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(demo.pid, 0)  # nothing of its session is left
