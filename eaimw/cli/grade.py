@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from eaimw.grade.grade import grade_breaker, grade_relay, our_breaker, our_relay, relay_command
 from eaimw.grade.steps import BREAKER_STEPS, RELAY_STEPS, TITLES, Verdict
 
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
@@ -38,15 +39,12 @@ STEPS = "\b\n" + "\n".join(f"{step}  {title}" for step, title in TITLES.items())
 @click.option("--step", type=click.IntRange(1, 7), metavar="N", help="Grade only this step.")
 @click.pass_context
 def grade(context: click.Context, breaker: Path | None, relay: Path | None, step: int | None) -> None:
-    # Here, so that no other command waits for what only the grader needs.
-    from eaimw.grade.grade import grade_breaker, grade_relay, our_breaker, our_relay, relay_command
-
     is_ours = breaker is None and relay is None
     breaker_steps = _wanted(BREAKER_STEPS, step) if breaker or is_ours else ()
     relay_steps = _wanted(RELAY_STEPS, step) if relay or is_ours else ()
-    if not breaker_steps and not relay_steps:
+    if step is not None and not breaker_steps and not relay_steps:
         needed = "--breaker FILE" if step in BREAKER_STEPS else "--relay FILE"
-        raise click.UsageError(f"step {step} ({TITLES[step or 0]}) needs {needed}")
+        raise click.UsageError(f"step {step} ({TITLES[step]}) needs {needed}")
     verdicts: list[Iterable[Verdict]] = []
     if breaker_steps:
         verdicts.append(grade_breaker(breaker or our_breaker(), breaker_steps))
