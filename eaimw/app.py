@@ -26,7 +26,9 @@ from eaimw.kernel.breaker import State
 
 def say(text: str) -> None:
     """A sentence for the people on duty, on standard error."""
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed: relaying goes on
+    if sys.stderr is None:  # it was closed before the start
+        return
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it was closed since: relaying goes on
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
@@ -130,7 +132,7 @@ class Relay:
         self._lock = threading.Lock()
         self._pending: set[Future[dict[str, Any]]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._hub: Hub
+        self._hub: Hub | None = None
         self._thread: threading.Thread
 
     def __enter__(self) -> Self:
@@ -139,9 +141,7 @@ class Relay:
             log = BreakerLog(self._log_path, clock=SystemClock(), say=say)
         ready: Future[tuple[asyncio.AbstractEventLoop, Hub]] = Future()
         self._ended: Future[asyncio.Event] = Future()
-        self._thread = threading.Thread(
-            target=lambda: uvloop.run(self._serve(log, ready)), name="eaimw relay", daemon=True
-        )
+        self._thread = threading.Thread(target=self._work, args=(log, ready), name="eaimw relay", daemon=True)
         self._thread.start()
         try:
             self._loop, self._hub = ready.result()
@@ -168,7 +168,7 @@ class Relay:
         Raises RuntimeError outside the `with` block.
         """
         with self._lock:
-            if self._loop is None:
+            if self._loop is None or self._hub is None:
                 raise RuntimeError("the relay is not open: call handle_tx inside `with Relay(...) as relay:`")
             future = asyncio.run_coroutine_threadsafe(self._hub.handle_tx(tx), self._loop)
             self._pending.add(future)
@@ -179,16 +179,16 @@ class Relay:
                 self._pending.discard(future)
 
     def snapshot(self) -> dict[str, Any]:
-        """Every target's figures at this moment, by name."""
+        """Every target's figures at this moment, by name. Raises RuntimeError before the first `with`."""
+        if self._hub is None:
+            raise RuntimeError("the relay has not been open yet: there are figures inside `with Relay(...) as relay:`")
         return self._hub.snapshot()
 
-    async def _serve(self, log: BreakerLog | None, ready: Future[tuple[asyncio.AbstractEventLoop, Hub]]) -> None:
+    def _work(self, log: BreakerLog | None, ready: Future[tuple[asyncio.AbstractEventLoop, Hub]]) -> None:
         try:
-            async with open_hub(self._settings, breaker_log=log) as hub:
-                end = asyncio.Event()
-                self._ended.set_result(end)
-                ready.set_result((asyncio.get_running_loop(), hub))
-                await end.wait()
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.get_loop()  # if it cannot be made, `_serve` is not begun
+                runner.run(self._serve(log, ready))
         except BaseException as problem:
             if ready.done():
                 raise
@@ -196,3 +196,10 @@ class Relay:
         finally:
             if log is not None:
                 log.close()
+
+    async def _serve(self, log: BreakerLog | None, ready: Future[tuple[asyncio.AbstractEventLoop, Hub]]) -> None:
+        async with open_hub(self._settings, breaker_log=log) as hub:
+            end = asyncio.Event()
+            self._ended.set_result(end)
+            ready.set_result((asyncio.get_running_loop(), hub))
+            await end.wait()

@@ -6,7 +6,8 @@ A code is four of `A-Z 0-9`. `of_hub` is what the hub says by itself; `of_target
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 Outcome = Literal["done", "not_sent", "unknown", "accepted"]
@@ -32,6 +33,7 @@ class Rule:
     outcome: what the hub knows (`E500`, `E901`, `E902`: the most that can be unknown; less if no byte left).
     sample: what the breaker learns. http: the status of the reply.
     comes_again: with `not_sent`, a later sending may be served. says_when: the reply carries retry_after_ms.
+    is_known: False for what is only passed on. is_of_a_hub: said by a target that is itself a hub (E9xx).
     """
 
     meaning: str
@@ -40,10 +42,12 @@ class Rule:
     http: int
     comes_again: bool = True
     says_when: bool = False
+    is_known: bool = True
+    is_of_a_hub: bool = False
 
 
 _DENIAL = Rule("business denial: the target is healthy and said no", "done", "success", 200)
-_OTHER = Rule("passed on as it is", "done", "success", 200)
+_OTHER = Rule("passed on as it is", "done", "success", 200, is_known=False)
 _OTHER_HUB = Rule("a refusal of a hub behind this one", "unknown", "success", 502)
 
 RULES: dict[str, Rule] = {
@@ -77,34 +81,24 @@ def is_code(value: object) -> bool:
     return isinstance(value, str) and _is_code(value) is not None
 
 
-def is_of_a_hub(code: str) -> bool:
-    """Is it an E9 code: the target is itself a hub, and this is its own word?"""
-    return _is_of_a_hub(code) is not None
-
-
-def is_known(code: str) -> bool:
-    """Has the table a row for this code of a target? The others are passed on and counted as unknown."""
-    return code in (OK, SYSTEM_ERROR) or _is_denial(code) is not None or is_of_a_hub(code)
-
-
+@lru_cache(maxsize=1024)
 def of_target(code: str) -> Rule:
-    """The rule for a code that a target gave in a whole reply."""
+    """The rule for a code that a target gave in a whole reply.
+
+    To the breaker an answer shows a target that is alive, whatever it says, but for E500, E901 and E902.
+    """
+    if _is_of_a_hub(code):
+        rule = RULES.get(code, _OTHER_HUB)
+        return replace(rule, outcome="unknown", sample="failure" if code in FAILURES else "success", is_of_a_hub=True)
     if code in (OK, SYSTEM_ERROR):
         return RULES[code]
-    if is_of_a_hub(code):
-        return RULES.get(code, _OTHER_HUB)
     return _DENIAL if _is_denial(code) else _OTHER
-
-
-def sample_of_target(code: str) -> Sample:
-    """What the breaker learns from a code that a target gave: an answer, whatever it says, shows it alive."""
-    return "failure" if code in FAILURES else "success"
 
 
 def http_status(code: str, outcome: Outcome | str) -> int:
     """The HTTP status of a reply: by the code if it is the hub's word or a hub's behind it, else 200 or 202."""
     if outcome == "accepted":
         return 202
-    if is_of_a_hub(code):
+    if _is_of_a_hub(code):
         return RULES.get(code, _OTHER_HUB).http
     return RULES[code].http if code == SYSTEM_ERROR or (code == MALFORMED and outcome == "not_sent") else 200

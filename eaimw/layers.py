@@ -106,10 +106,11 @@ class Exchange:
             # A call cut by the caller's own budget is no sample: nobody opens a circuit for others by being impatient.
             call.sample = "none" if call.impatient and isinstance(problem, TimedOut) else "failure"
             return failed(problem, call, target.name)
-        call.sample = codes.sample_of_target(verdict.code)
-        if not codes.is_known(verdict.code):
+        rule = codes.of_target(verdict.code)
+        call.sample = rule.sample
+        if not rule.is_known:
             target.unknown_codes += 1
-        return answered(verdict, call, target.name, target.random)
+        return answered(verdict, rule, call, target.name, target.random)
 
 
 def _circuit_open(target: Target, call: Call, wait: float) -> Reply:

@@ -58,15 +58,12 @@ def failed(problem: CallFailed, call: Call, target: str) -> Reply:
     )
 
 
-def answered(verdict: Verdict, call: Call, target: str, random: Random) -> Reply:
-    """What the target said. A hub behind this one says the outcome itself, where it does."""
-    rule = codes.of_target(verdict.code)
-    outcome = rule.outcome
-    wait = None
-    if codes.is_of_a_hub(verdict.code):
-        outcome = verdict.outcome or "unknown"
-        if rule.says_when:
-            wait = _spread_ms(math.inf, random) if verdict.retry_after_ms is None else verdict.retry_after_ms
+def answered(verdict: Verdict, rule: codes.Rule, call: Call, target: str, random: Random) -> Reply:
+    """What the target said. A hub behind this one says outcome and wait itself, where it does."""
+    outcome = verdict.outcome or rule.outcome
+    wait = verdict.retry_after_ms
+    if wait is None and rule.is_of_a_hub and rule.says_when:
+        wait = _spread_ms(math.inf, random)
     return Reply(
         tx_id=call.tx.tx_id,
         target=target,

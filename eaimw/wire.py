@@ -52,16 +52,16 @@ _ALLOWED: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "idempotency_key": (lambda v: isinstance(v, str) and 1 <= len(v) <= 256, "a string of 1 to 256 characters"),
 }
-_QUOTED_FIELDS = tuple(f'"{name}"'.encode() for name in _ALLOWED)
 
 _decode_fields = msgspec.json.Decoder(_Fields).decode
+_find_fields = re.compile(f'"(?:{"|".join(_ALLOWED)})"'.encode()).findall
 
 
 def read_transaction(raw: bytes) -> Transaction:
     """One transaction from its bytes, without the line end. Raises Malformed: the field, what it is, what it may be."""
     if len(raw) > MAX_BYTES:
         raise Malformed(f"the transaction has {len(raw):,} bytes; at most {MAX_BYTES:,} are allowed")
-    if _is_suspect(raw, _QUOTED_FIELDS):
+    if _is_suspect(raw, _find_fields):
         return _read_strictly(raw)
     try:
         fields = _decode_fields(raw)
@@ -122,6 +122,7 @@ class _Reported(msgspec.Struct, gc=False):
 
 
 _decode_reported = msgspec.json.Decoder(_Reported).decode
+_find_reported = re.compile(rb'"(?:code|tx_id)"').findall
 
 
 def judge(answer: Answer, tx_id: str) -> Verdict:
@@ -142,7 +143,7 @@ def judge(answer: Answer, tx_id: str) -> Verdict:
             "has no code" if code is msgspec.UNSET else f"has the code {shown(code)}, not a string of four of A-Z 0-9"
         )
         raise NoReply(f"{said}the reply {found}", data)
-    of_a_hub = codes.is_of_a_hub(code)
+    of_a_hub = codes.of_target(code).is_of_a_hub
     if not _is_judged_by_body(status) and not (of_a_hub and (status == 429 or 500 <= status < 600)):
         raise NoReply(f"{said}the reply has the code {code}", data)
     if not of_a_hub:
@@ -179,15 +180,15 @@ def to_python(reply: Reply) -> dict[str, Any]:
 _encode = msgspec.json.Encoder().encode
 
 
-def _is_suspect(raw: bytes, names: tuple[bytes, ...]) -> bool:
+def _is_suspect(raw: bytes, find_names: Callable[[bytes], list[bytes]]) -> bool:
     """May msgspec take this for better than it is? Cheap, and never False for what it may.
 
     A name can stand twice in plain letters, or once behind an escape: all letters of ours are ASCII, so \\u00.
     """
-    count = raw.count
-    if b"\\u00" in raw or count(b"{") + count(b"[") > MAX_DEPTH or not (raw.isascii() or _is_utf8(raw)):
+    if b"\\u00" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH or not (raw.isascii() or _is_utf8(raw)):
         return True
-    return any(count(name) > 1 for name in names)
+    names = find_names(raw)
+    return len(names) > 1 and len(names) != len(set(names))
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -234,7 +235,7 @@ def _is_allowed(name: str, value: object) -> bool:
 
 def _read_reported(body: bytes) -> _Reported:
     """The members of a target's object that the hub looks at. Raises Malformed."""
-    if not _is_suspect(body, (b'"code"', b'"tx_id"')):
+    if not _is_suspect(body, _find_reported):
         try:
             return _decode_reported(body)
         except (msgspec.DecodeError, RecursionError):

@@ -60,7 +60,7 @@ def test_anything_else_is_no_code(value: Any) -> None:
 def test_what_a_target_answers_is_done_and_healthy(code: str) -> None:
     """Success, denials and unknown codes, E4xx and E501 too: done, a success sample, HTTP 200."""
     rule = codes.of_target(code)
-    assert (rule.outcome, codes.sample_of_target(code), codes.http_status(code, "done")) == ("done", "success", 200)
+    assert (rule.outcome, rule.sample, codes.http_status(code, "done")) == ("done", "success", 200)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_a_target_answers_is_done_and_healthy(code: str) -> None:
 )
 def test_which_codes_are_unknown(code: str, is_known: bool) -> None:
     """Those without a row: passed on and counted; a hub's E9 is not one of them."""
-    assert codes.is_known(code) is is_known
+    assert codes.of_target(code).is_known is is_known
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,8 @@ def test_which_codes_are_unknown(code: str, is_known: bool) -> None:
 )
 def test_a_hub_behind_this_one(code: str, sample: str, http: int) -> None:
     """Its E901 and E902 are failures, its other E9 codes show that it answers; the status is the table's, else 502."""
-    assert codes.sample_of_target(code) == sample
+    rule = codes.of_target(code)
+    assert (rule.is_of_a_hub, rule.outcome, rule.sample) == (True, "unknown", sample)
     assert codes.http_status(code, "unknown") == http
 
 

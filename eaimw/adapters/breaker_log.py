@@ -28,7 +28,8 @@ CLOSE_LIMIT = 5.0  # seconds for what still waits to be written at the end
 class BreakerLog:
     """Open from its making until `close()`. Raises Unusable if the file cannot be opened, or another relay holds it.
 
-    lost: lines that could not be written. say: gets a sentence for the people on duty.
+    lost: lines that could not be written. say: gets a sentence for the people on duty, and may wait:
+    `changed` does not call it.
     """
 
     def __init__(self, path: Path, *, clock: Clock, say: Callable[[str], None]) -> None:
@@ -38,12 +39,15 @@ class BreakerLog:
         self._say = say
         self._counting = threading.Lock()
         self._unsaid = 0
+        self._is_writing = False
         self._said_at: float | None = None
         self._why = ""
         try:
             self._fd, self._is_file = _open(path)
         except OSError as problem:
             raise Unusable(f"the breaker log {path} cannot be used: {_remedy(problem)}") from None
+        except ValueError as problem:  # a NUL in the name
+            raise Unusable(f"the breaker log {str(path)!r} cannot be used: {problem}") from None
         # A line, True to look for a moved file at once, None to end.
         self._waiting: queue.Queue[bytes | bool | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._work, name=f"breaker log {path}", daemon=True)
@@ -56,6 +60,9 @@ class BreakerLog:
             self._waiting.put_nowait(f"{time}|{target}|{before}->{after}\n".encode())
         except queue.Full:
             self._count_loss(1, "they came faster than the disk took them")
+            words = self._words_if_due()
+            if words is not None:  # not from here, where nothing may wait, nor by the writer, which may hang
+                threading.Thread(target=self._say, args=(words,), name="breaker log loss", daemon=True).start()
 
     def reopen(self) -> None:
         """The file may have been moved away: make it anew (as a SIGHUP asks for). Never waits."""
@@ -64,17 +71,29 @@ class BreakerLog:
 
     def close(self) -> None:
         """Write what waits, within a bound, and end."""
+        end = self._clock.monotonic() + CLOSE_LIMIT
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=CLOSE_LIMIT)
-        self._thread.join(CLOSE_LIMIT)
-        left = sum(isinstance(line, bytes) for line in self._waiting.queue)
-        if left:
-            self._count_loss(left, "the disk did not take them in time")
-        self._say_losses()
+        self._thread.join(max(0.0, end - self._clock.monotonic()))
+        if self._thread.is_alive():
+            self._give_up()
+        words = self._words()
+        if words is not None:
+            self._say(words)
+
+    def _give_up(self) -> None:
+        """The disk hangs: what waits is lost, and should it come back, the thread finds its end."""
+        left = int(self._is_writing)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left += isinstance(self._waiting.get_nowait(), bytes)
+        self._waiting.put_nowait(None)
+        self._count_loss(left, "the disk did not take them in time")
 
     def _work(self) -> None:
         try:
-            while (line := self._waiting.get()) is not None:
+            while (line := self._next()) is not None:
+                self._is_writing = isinstance(line, bytes)
                 try:
                     self._follow()
                     if isinstance(line, bytes):
@@ -82,12 +101,18 @@ class BreakerLog:
                 except OSError as problem:
                     if isinstance(line, bytes):
                         self._count_loss(1, _remedy(problem))
-                    now = self._clock.monotonic()
-                    if self._said_at is None or now >= self._said_at + SAY_EVERY:
-                        self._said_at = now
-                        self._say_losses()
+                self._is_writing = False
         finally:
             os.close(self._fd)
+
+    def _next(self) -> bytes | bool | None:
+        """What there is to do next. While nothing is, losses are said when their time has come."""
+        while True:
+            words = self._words_if_due()
+            if words is not None:
+                self._say(words)
+            with contextlib.suppress(queue.Empty):
+                return self._waiting.get(timeout=SAY_EVERY if self._unsaid else None)
 
     def _follow(self) -> None:
         """If the path is no longer this file, make it anew there."""
@@ -117,11 +142,20 @@ class BreakerLog:
             self._unsaid += lines
             self._why = why
 
-    def _say_losses(self) -> None:
+    def _words_if_due(self) -> str | None:
+        """What to say of the lines lost since it was last said; None before SAY_EVERY is over."""
+        now = self._clock.monotonic()
+        with self._counting:
+            if not self._unsaid or (self._said_at is not None and now < self._said_at + SAY_EVERY):
+                return None
+            self._said_at = now
+        return self._words()
+
+    def _words(self) -> str | None:
         with self._counting:
             unsaid, self._unsaid = self._unsaid, 0
-        if unsaid:
-            self._say(f"breaker log {self.path}: {unsaid} lines lost: {self._why}")
+            lines = "1 line" if unsaid == 1 else f"{unsaid:,} lines"
+            return f"breaker log {self.path}: {lines} lost: {self._why}" if unsaid else None
 
 
 def _open(path: Path) -> tuple[int, bool]:
@@ -163,6 +197,8 @@ def _remedy(problem: OSError) -> str:
         return "it is a folder; name a file in it"
     if isinstance(problem, FileNotFoundError):
         return "its folder does not exist; make it first"
+    if problem.errno == errno.ENXIO:
+        return "it is a pipe that nobody reads; start its reader first, or name a file"
     if isinstance(problem, PermissionError):
         return "permission denied; choose a file that this user may write"
     return problem.strerror or str(problem)

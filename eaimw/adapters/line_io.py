@@ -16,12 +16,17 @@ from typing import NamedTuple
 from eaimw.wire import MAX_BYTES
 
 CHUNK = 262_144  # bytes per read
-BATCH_LINES = 256
+# One turn of the loop deals with a batch, and everybody else waits for it: at 10 us a line, under a millisecond.
+BATCH_LINES = 64
 BATCH_BYTES = 1_048_576
 # Batches handed over and not yet taken: one under way, one ready.
 BATCHES = 2
 # Bytes of output that may wait before those who write are asked to pause.
 OUTPUT_HIGH = 4 * MAX_BYTES
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# A longer piece is no transaction, whatever of it may still be dropped at either end.
+_MAX_RAW = len(_BYTE_ORDER_MARK) + MAX_BYTES + len(b"\r")
 
 
 class Line(NamedTuple):
@@ -39,7 +44,7 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._number = 1
-        self._rest = b""
+        self._rest = bytearray()  # of a line that has not ended: it grows in place, however small the chunks are
         self._is_skipping = False
         self._is_start = True
 
@@ -48,32 +53,41 @@ class LineSplitter:
         pieces = chunk.split(b"\n")
         last = pieces.pop()
         for piece in pieces:
-            yield from self._line(self._rest + piece)
-            self._rest = b""
+            is_whole = not (self._rest or self._is_skipping or self._is_start)
+            line = self._line(piece) if is_whole else self._last_piece(piece)
+            if line is not None:
+                yield line
             self._number += 1
         self._rest += last
-        if len(self._rest) > MAX_BYTES + len(b"\r"):
-            yield from self._line(self._rest)
+        if self._is_skipping:
+            self._rest.clear()
+        elif len(self._rest) > _MAX_RAW:
+            self._rest.clear()
             self._is_skipping = True
-            self._rest = b""
+            yield Line(self._number, None)
 
     def end(self) -> Iterator[Line]:
         """The last line, if the input did not end with a line end."""
-        yield from self._line(self._rest)
-        self._rest = b""
+        line = self._last_piece(b"")
+        if line is not None:
+            yield line
 
-    def _line(self, raw: bytes) -> Iterator[Line]:
-        if self._is_skipping:
-            self._is_skipping = False
-            return
+    def _last_piece(self, piece: bytes) -> Line | None:
+        """The line that ends with this piece; earlier ones of it may wait."""
+        raw = bytes(self._rest + piece)
+        self._rest.clear()
+        is_skipping, self._is_skipping = self._is_skipping, False
         if self._is_start:
             self._is_start = False
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
+            raw = raw.removeprefix(_BYTE_ORDER_MARK)
+        return None if is_skipping else self._line(raw)
+
+    def _line(self, raw: bytes) -> Line | None:
+        """None: it is blank."""
         raw = raw.removesuffix(b"\r")
         if len(raw) > MAX_BYTES:
-            yield Line(self._number, None)
-        elif raw and not raw.isspace():
-            yield Line(self._number, raw)
+            return Line(self._number, None)
+        return Line(self._number, raw) if raw and not raw.isspace() else None
 
 
 class LineReader:
@@ -121,7 +135,10 @@ class LineReader:
         problem: OSError | None = None
         try:
             while self._wait_readable():
-                chunk = os.read(self._fd, CHUNK)
+                try:
+                    chunk = os.read(self._fd, CHUNK)
+                except BlockingIOError:  # another reader of the same pipe was quicker
+                    continue
                 if not chunk:
                     self._hand_over(splitter.end())
                     break
@@ -129,7 +146,8 @@ class LineReader:
                 self._hand_over(splitter.feed(chunk))
         except OSError as raised:
             problem = raised
-        self._loop.call_soon_threadsafe(self._on_end, problem)
+        finally:
+            self._loop.call_soon_threadsafe(self._on_end, problem)
 
     def _wait_readable(self) -> bool:
         """Wait for input, an end of it, or a stop (then False)."""
@@ -207,8 +225,8 @@ class LineWriter:
 
     def _make_room(self) -> None:
         with self._lock:
-            if self._waiting > OUTPUT_HIGH:
-                return  # filled again meanwhile; the thread will ask again
+            if self._waiting > OUTPUT_HIGH or self._room.is_set():
+                return  # filled again meanwhile, and the thread will ask again; or it has asked twice
         self._room.set()
         self._on_room()
 
@@ -217,6 +235,7 @@ class LineWriter:
             self._work_to_do.wait()
             self._work_to_do.clear()
             while True:
+                is_ending = self._is_ending  # before the look for lines: what is written before the end is seen
                 with self._lock:
                     lines, self._lines = self._lines, []
                 if not lines:
@@ -227,7 +246,7 @@ class LineWriter:
                     has_room = self._waiting <= OUTPUT_HIGH
                 if has_room and not self._room.is_set():
                     self._loop.call_soon_threadsafe(self._make_room)
-            if self._is_ending:
+            if is_ending:
                 return
 
     def _deliver(self, lines: list[bytes]) -> None:
@@ -242,7 +261,9 @@ class LineWriter:
                 try:
                     rest = rest[os.write(self._fd, rest) :]
                 except BlockingIOError:  # somebody made the terminal or pipe that we share non-blocking
-                    select.select([], [self._fd], [], 1.0)
+                    room = select.poll()
+                    room.register(self._fd, select.POLLOUT)
+                    room.poll()
         except OSError as problem:
             self.problem = problem
             # Those whose line end is among the bytes that were not taken.

@@ -150,7 +150,11 @@ class LineRelay:
                 self._parked_bytes -= len(tx.raw)
                 if self._owed:
                     self._settle()
-                self._reply(write_reply(await self._hub.handle(tx)))
+                reply = await self._hub.handle(tx)
+                self._reply(write_reply(reply))
+                if not reply.attempts:
+                    # A refusal takes no time: ten thousand parked ones in a row would hold up every other target.
+                    await asyncio.sleep(0)
         finally:
             lane.under_way -= 1
 
