@@ -108,13 +108,12 @@ class _Generation:
     answer that comes late cannot be taken for one of now. There is no number that could wrap or be confused.
     """
 
-    __slots__ = ("asked_at", "failures", "opened_at", "place_free", "state")
+    __slots__ = ("began_at", "failures", "place_free", "state")
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, began_at: float) -> None:
         self.state = state
+        self.began_at = began_at  # OPEN: when the wait began; HALF_OPEN: when the probe got its yes
         self.failures = 0  # CLOSED: consecutive ones
-        self.opened_at = 0.0  # OPEN
-        self.asked_at = 0.0  # HALF_OPEN: when the probe got its yes
         self.place_free = False  # HALF_OPEN: the probe was ignored
 
 
@@ -190,7 +189,7 @@ class CircuitBreaker:
         self.clock = clock
         self.probe_lease = probe_lease
         self.on_change = on_change
-        self._now = _Generation(CLOSED)
+        self._now = _Generation(CLOSED, 0.0)
         self._lock = threading.Lock()
         self._changes: deque[Change] = deque()
         self._publishing = threading.Lock()
@@ -215,7 +214,7 @@ class CircuitBreaker:
             return 0.0
         now = self.clock()
         if generation.state is OPEN:
-            return max(0.0, generation.opened_at + self.reset_timeout - now)
+            return max(0.0, generation.began_at + self.reset_timeout - now)
         return 0.0 if self._has_place(generation, now) else math.inf
 
     def allow(self) -> bool:
@@ -253,15 +252,14 @@ class CircuitBreaker:
                 return generation
             if generation.state is OPEN:
                 # In this form: now - opened_at >= reset_timeout misses exact steps in floating point.
-                if not now >= generation.opened_at + self.reset_timeout:
+                if not now >= generation.began_at + self.reset_timeout:
                     return None
                 probe = self._move(HALF_OPEN, now)
             elif self._has_place(generation, now):
                 # A generation of its own, so that the answer of the probe before it comes too late.
-                probe = self._now = _Generation(HALF_OPEN)
+                probe = self._now = _Generation(HALF_OPEN, now)
             else:
                 return None
-            probe.asked_at = now
         self._publish()
         return probe
 
@@ -286,7 +284,7 @@ class CircuitBreaker:
                 generation.failures += 1
                 if generation.failures < self.failure_threshold:
                     return
-            self._move(OPEN, now).opened_at = now
+            self._move(OPEN, now)
         self._publish()
 
     def _free_place(self, generation: _Generation) -> None:
@@ -298,14 +296,15 @@ class CircuitBreaker:
         """Start a new generation. The lock is held."""
         if self.on_change is not None:
             self._changes.append(Change(self._now.state, state, now))
-        generation = _Generation(state)
+        # Made whole before it is seen: `wait` and `state` look without the lock.
+        generation = _Generation(state, 0.0 if now is None else now)
         self._now = generation
         return generation
 
     def _has_place(self, generation: _Generation, now: float) -> bool:
         if generation.place_free:
             return True
-        return self.probe_lease is not None and now >= generation.asked_at + self.probe_lease
+        return self.probe_lease is not None and now >= generation.began_at + self.probe_lease
 
     def _publish(self) -> None:
         """Hand out what was recorded: in order, one at a time, and never while the lock is held.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import random
-import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import uvloop
 
@@ -19,18 +19,27 @@ from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.resolver import ThreadResolver
 from eaimw.adapters.system import SystemClock
-from eaimw.config import CLAIM_URL, CORE_URL, BreakerSettings, Endpoint, HubSettings, TargetSettings
+from eaimw.adapters.voice import Voice
+from eaimw.config import (
+    CLAIM_URL,
+    CORE_URL,
+    FAIL_THRESHOLD,
+    INFLIGHT,
+    RESET_TIMEOUT,
+    TIMEOUT,
+    BreakerSettings,
+    Endpoint,
+    HubSettings,
+    TargetSettings,
+)
+from eaimw.errors import SettingsError
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
 
-
-def say(text: str) -> None:
-    """A sentence for the people on duty, on standard error."""
-    if sys.stderr is None:  # it was closed before the start
-        return
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it was closed since: relaying goes on
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+_voice = Voice()
+say = _voice.say
+# At the end of the process what is still to be said gets so many seconds.
+atexit.register(_voice.flush, 2.0)
 
 
 class Events:
@@ -53,21 +62,17 @@ def two_targets(
     core_url: str = CORE_URL,
     claim_url: str = CLAIM_URL,
     *,
-    fail_threshold: int = 5,
-    reset_timeout: float = 10.0,
-    max_inflight: int = 10,
-    timeout: float = 3.0,
+    fail_threshold: int = FAIL_THRESHOLD,
+    reset_timeout: float = RESET_TIMEOUT,
+    max_inflight: int = INFLIGHT,
+    timeout: float = TIMEOUT,
 ) -> HubSettings:
     """CORE and CLAIM with the same settings, as the command line has them. Raises SettingsError."""
     Endpoint.parse(core_url, "core_url")
     Endpoint.parse(claim_url, "claim_url")
     breaker = BreakerSettings(fail_threshold, reset_timeout)
-    return HubSettings(
-        {
-            name: TargetSettings(url, timeout=timeout, max_inflight=max_inflight, breaker=breaker)
-            for name, url in (("CORE", core_url), ("CLAIM", claim_url))
-        }
-    )
+    urls = {"CORE": core_url, "CLAIM": claim_url}
+    return HubSettings({name: TargetSettings(url, timeout, max_inflight, breaker) for name, url in urls.items()})
 
 
 @contextlib.asynccontextmanager
@@ -110,20 +115,20 @@ class Relay:
         self,
         targets: Mapping[str, str | TargetSettings] | None = None,
         *,
-        fail_threshold: int = 5,
-        reset_timeout: float = 10.0,
-        max_inflight: int = 10,
-        timeout: float = 3.0,
+        fail_threshold: int = FAIL_THRESHOLD,
+        reset_timeout: float = RESET_TIMEOUT,
+        max_inflight: int = INFLIGHT,
+        timeout: float = TIMEOUT,
         routes: Mapping[str, str] | None = None,
         breaker_log: str | Path | None = None,
     ) -> None:
         breaker = BreakerSettings(fail_threshold, reset_timeout)
         given = {"CORE": CORE_URL, "CLAIM": CLAIM_URL} if targets is None else targets
+        if not isinstance(given, Mapping):
+            raise SettingsError("targets", given, "a mapping from name to URL or TargetSettings")
         self._settings = HubSettings(
             {
-                name: TargetSettings(target, timeout=timeout, max_inflight=max_inflight, breaker=breaker)
-                if isinstance(target, str)
-                else target
+                name: TargetSettings(target, timeout, max_inflight, breaker) if isinstance(target, str) else target
                 for name, target in given.items()
             },
             routes or {},
@@ -131,36 +136,44 @@ class Relay:
         self._log_path = None if breaker_log is None else Path(breaker_log)
         self._lock = threading.Lock()
         self._pending: set[Future[dict[str, Any]]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: _Running | None = None
         self._hub: Hub | None = None
-        self._thread: threading.Thread
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        log = None
-        if self._log_path is not None:
-            log = BreakerLog(self._log_path, clock=SystemClock(), say=say)
-        ready: Future[tuple[asyncio.AbstractEventLoop, Hub]] = Future()
-        self._ended: Future[asyncio.Event] = Future()
-        self._thread = threading.Thread(target=self._work, args=(log, ready), name="eaimw relay", daemon=True)
-        self._thread.start()
+        if self._thread is not None:
+            raise RuntimeError("the relay is open already: one `with` block at a time")
+        started: Future[_Running] = Future()
+        thread = threading.Thread(target=self._work, args=(started,), name="eaimw relay", daemon=True)
+        thread.start()
+        self._thread = thread
         try:
-            self._loop, self._hub = ready.result()
-        except BaseException:
-            self._thread.join()
+            self._running = started.result()
+        except BaseException:  # it could not start; or Ctrl-C while it was starting
+            started.add_done_callback(_end_if_started)
+            self._join()
             raise
+        self._hub = self._running.hub
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is None:
+            running, self._running = self._running, None
+            pending = set(self._pending)
+        if running is None:
             return
-        wait(self._pending)  # each is bounded by its target's timeout
-        end = self._ended.result()
-        loop.call_soon_threadsafe(end.set)
-        self._thread.join()
+        try:
+            wait(pending)  # each is bounded by its target's timeout
+        finally:
+            running.end()
+            self._join()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
     def handle_tx(self, tx: dict[str, Any]) -> dict[str, Any]:
         """One transaction; blocks until its reply, which the target's timeout bounds. A bad one gets its E400.
@@ -168,9 +181,9 @@ class Relay:
         Raises RuntimeError outside the `with` block.
         """
         with self._lock:
-            if self._loop is None or self._hub is None:
+            if self._running is None:
                 raise RuntimeError("the relay is not open: call handle_tx inside `with Relay(...) as relay:`")
-            future = asyncio.run_coroutine_threadsafe(self._hub.handle_tx(tx), self._loop)
+            future = asyncio.run_coroutine_threadsafe(self._running.hub.handle_tx(tx), self._running.loop)
             self._pending.add(future)
         try:
             return future.result()
@@ -184,22 +197,40 @@ class Relay:
             raise RuntimeError("the relay has not been open yet: there are figures inside `with Relay(...) as relay:`")
         return self._hub.snapshot()
 
-    def _work(self, log: BreakerLog | None, ready: Future[tuple[asyncio.AbstractEventLoop, Hub]]) -> None:
+    def _work(self, started: Future[_Running]) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.get_loop()  # if it cannot be made, `_serve` is not begun
-                runner.run(self._serve(log, ready))
+            log = None if self._log_path is None else BreakerLog(self._log_path, clock=SystemClock(), say=say)
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.get_loop()  # if it cannot be made, `_serve` is not begun
+                    runner.run(self._serve(log, started))
+            finally:
+                if log is not None:
+                    log.close()
         except BaseException as problem:
-            if ready.done():
+            if started.done():
                 raise
-            ready.set_exception(problem)
-        finally:
-            if log is not None:
-                log.close()
+            started.set_exception(problem)
 
-    async def _serve(self, log: BreakerLog | None, ready: Future[tuple[asyncio.AbstractEventLoop, Hub]]) -> None:
+    async def _serve(self, log: BreakerLog | None, started: Future[_Running]) -> None:
         async with open_hub(self._settings, breaker_log=log) as hub:
-            end = asyncio.Event()
-            self._ended.set_result(end)
-            ready.set_result((asyncio.get_running_loop(), hub))
-            await end.wait()
+            ended = asyncio.Event()
+            started.set_result(_Running(hub, asyncio.get_running_loop(), ended))
+            await ended.wait()
+
+
+class _Running(NamedTuple):
+    """What an open Relay has in its own thread."""
+
+    hub: Hub
+    loop: asyncio.AbstractEventLoop
+    ended: asyncio.Event
+
+    def end(self) -> None:
+        """Close the hub and end the thread; from any other thread."""
+        self.loop.call_soon_threadsafe(self.ended.set)
+
+
+def _end_if_started(started: Future[_Running]) -> None:
+    if started.exception() is None:
+        started.result().end()

@@ -1,4 +1,4 @@
-"""The reply codes, as one table. No other file knows a status, an outcome or a sample.
+"""The reply codes, as one table: what each means, its outcome, its sample for the breaker, its HTTP status.
 
 A code is four of `A-Z 0-9`. `of_hub` is what the hub says by itself; `of_target` judges a code that a target gave.
 """

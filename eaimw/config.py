@@ -13,9 +13,17 @@ from eaimw.errors import SettingsError
 is_name = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 NAME_ALLOWED = "a string of 1 to 64 of A-Z a-z 0-9 _ . -"
 
+# In figures: what belongs to no known target.
+NO_TARGET = "-"
+
 MAX_INFLIGHT = 100_000
 MAX_SECONDS = 3_600.0
 
+FAIL_THRESHOLD = 5
+RESET_TIMEOUT = 10.0  # seconds
+TIMEOUT = 3.0  # seconds
+CONNECT_TIMEOUT = 0.5  # seconds
+INFLIGHT = 10
 CORE_URL = "http://127.0.0.1:9201/tx"
 CLAIM_URL = "http://127.0.0.1:9202/tx"
 
@@ -63,8 +71,8 @@ class BreakerSettings:
     reset_timeout: seconds OPEN before one probe; >= 0 (0: the next transaction is the probe).
     """
 
-    fail_threshold: int = 5
-    reset_timeout: float = 10.0
+    fail_threshold: int = FAIL_THRESHOLD
+    reset_timeout: float = RESET_TIMEOUT
 
     def __post_init__(self) -> None:
         if type(self.fail_threshold) is not int or self.fail_threshold < 1:
@@ -79,18 +87,19 @@ class TargetSettings:
 
     url: where its POST goes.
     timeout: seconds, wall-clock limit of one call from name look-up to the last byte; above 0, at most 3,600.
+    max_inflight: calls in flight; one more is refused at once (E905). 1 to 100,000.
+    breaker: when its circuit opens and how long it rests.
     connect_timeout: seconds for name look-up, connection and TLS, within `timeout`; a host that is not there is
         known sooner than a slow answer.
-    max_inflight: calls in flight; one more is refused at once (E905). 1 to 100,000.
     ca_file: PEM file of the certificate authorities to trust for https; None: the system's.
     """
 
     url: str
-    timeout: float = 3.0
-    connect_timeout: float = 0.5
-    max_inflight: int = 10
-    ca_file: str | None = None
+    timeout: float = TIMEOUT
+    max_inflight: int = INFLIGHT
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    connect_timeout: float = CONNECT_TIMEOUT
+    ca_file: str | None = None
 
     def __post_init__(self) -> None:
         Endpoint.parse(self.url)
@@ -115,9 +124,13 @@ class HubSettings:
     routes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.targets:
-            if not isinstance(name, str) or not is_name(name):
-                raise SettingsError("a target's name", name, NAME_ALLOWED)
+        if not isinstance(self.targets, Mapping) or not self.targets:
+            raise SettingsError("targets", self.targets, "a mapping from name to target, of at least one")
+        for name, target in self.targets.items():
+            if not isinstance(target, TargetSettings):
+                raise SettingsError(f"the target {name}", target, "a TargetSettings, or where a URL will do, its URL")
+            if not isinstance(name, str) or not is_name(name) or name == NO_TARGET:
+                raise SettingsError("a target's name", name, f"{NAME_ALLOWED}, and not {NO_TARGET} alone")
         for op, name in self.routes.items():
             if not isinstance(op, str) or not is_name(op):
                 raise SettingsError("a route's op", op, NAME_ALLOWED)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from eaimw import codes
-from eaimw.config import HubSettings, TargetSettings
+from eaimw.config import NO_TARGET, HubSettings, TargetSettings
 from eaimw.errors import Malformed, NoReply
 from eaimw.model import Call, Reply, Transaction
 from eaimw.ports import Clock, Random, Telemetry, Transport
 from eaimw.replies import failed, refused
 from eaimw.stack import build
-from eaimw.target import CodeCounts, Target
+from eaimw.target import CodeCounts, Handler, Target
 from eaimw.wire import from_python, to_python
 
 MakeTransport = Callable[[str, TargetSettings], Transport]
@@ -37,11 +37,12 @@ class Hub:
     ) -> None:
         self._clock = clock
         self._telemetry = telemetry
-        self._random = make_random("-")
+        self._random = make_random(NO_TARGET)
         self._is_going_down = False
         self.routes = dict(settings.routes)
         self.untargeted = CodeCounts()
         self.targets: dict[str, Target] = {}
+        self._stacks: dict[str, Handler] = {}
         for name, target_settings in settings.targets.items():
             target = Target(
                 name,
@@ -51,8 +52,8 @@ class Hub:
                 random=make_random(name),
                 telemetry=telemetry,
             )
-            target.run = build(target)
             self.targets[name] = target
+            self._stacks[name] = build(target)
 
     async def handle_tx(self, tx: dict[str, Any]) -> dict[str, Any]:
         """One transaction as a dict; the reply as a dict, `data` parsed. A bad one gets its E400, nothing is raised."""
@@ -73,9 +74,9 @@ class Hub:
             reply = self._refuse(codes.NO_TARGET, self._why_no_target(tx), call, None)
         else:
             try:
-                reply = await target.run(call)
+                reply = await self._stacks[target.name](call)
             except Exception as problem:
-                self._telemetry.unforeseen(f"{tx.tx_id} for {target.name}", problem)
+                self.note_fault(f"{tx.tx_id} for {target.name}", problem)
                 reply = failed(NoReply(f"the hub failed: {type(problem).__name__}"), call, target.name)
         return self._finish(reply, call.started, target)
 
@@ -88,6 +89,10 @@ class Hub:
         """The target that serves it: the one it names, else the one its op is routed to; None if there is none."""
         name = tx.target if tx.target is not None else self.routes.get(tx.op or "")
         return self.targets.get(name) if name is not None else None
+
+    def note_fault(self, where: str, problem: BaseException) -> None:
+        """Tell the people on duty of a fault of the hub itself."""
+        self._telemetry.unforeseen(where, problem)
 
     def go_down(self) -> None:
         """From now on every new transaction is refused (E911); those in flight go on to their answers."""

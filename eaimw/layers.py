@@ -5,6 +5,7 @@ A layer is made with the handler inside it and its target; called with a Call, i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable
 
 from eaimw import codes
@@ -22,7 +23,7 @@ class Deadline:
         self._inside = inside
         self._timeout = target.settings.timeout
 
-    def __call__(self, call: Call) -> Awaitable[Reply]:
+    def __call__(self, call: Call) -> Awaitable[Reply]:  # not async: that would cost a coroutine more
         budget = self._timeout
         if call.tx.timeout_ms is not None and call.tx.timeout_ms < budget * 1000:
             budget = call.tx.timeout_ms / 1000
@@ -106,18 +107,17 @@ class Exchange:
             # A call cut by the caller's own budget is no sample: nobody opens a circuit for others by being impatient.
             call.sample = "none" if call.impatient and isinstance(problem, TimedOut) else "failure"
             return failed(problem, call, target.name)
-        rule = codes.of_target(verdict.code)
-        call.sample = rule.sample
-        if not rule.is_known:
+        call.sample = verdict.rule.sample
+        if not verdict.rule.is_known:
             target.unknown_codes += 1
-        return answered(verdict, rule, call, target.name, target.random)
+        return answered(verdict, call, target.name, target.random)
 
 
 def _circuit_open(target: Target, call: Call, wait: float) -> Reply:
     return _refuse(target, call, codes.CIRCUIT_OPEN, f"{target.name}'s circuit is open: not called", wait)
 
 
-def _refuse(target: Target, call: Call, code: str, message: str, wait: float = float("inf")) -> Reply:
+def _refuse(target: Target, call: Call, code: str, message: str, wait: float = math.inf) -> Reply:
     return refused(
         code, message, target.random, tx_id=call.tx.tx_id, target=target.name, attempts=call.attempts, wait=wait
     )

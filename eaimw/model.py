@@ -35,11 +35,10 @@ class Reply(msgspec.Struct, omit_defaults=True, kw_only=True):
     outcome: Outcome
     retryable: bool
     attempts: int
-    elapsed_ms: float = -1.0
+    elapsed_ms: float = -1.0  # not 0.0: what equals its default is left out
     message: str | None = None
     data: msgspec.Raw | None = None
     retry_after_ms: int | None = None
-    reference: str | None = None
 
 
 class Call:

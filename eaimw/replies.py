@@ -58,8 +58,9 @@ def failed(problem: CallFailed, call: Call, target: str) -> Reply:
     )
 
 
-def answered(verdict: Verdict, rule: codes.Rule, call: Call, target: str, random: Random) -> Reply:
+def answered(verdict: Verdict, call: Call, target: str, random: Random) -> Reply:
     """What the target said. A hub behind this one says outcome and wait itself, where it does."""
+    rule = verdict.rule
     outcome = verdict.outcome or rule.outcome
     wait = verdict.retry_after_ms
     if wait is None and rule.is_of_a_hub and rule.says_when:

@@ -31,7 +31,7 @@ class CodeCounts(Counter[str]):
 
 
 class Target:
-    """A back-end: its settings, breaker, bulkhead, transport, stream of chance, counters, and the stack over them."""
+    """A back-end: its settings, breaker, bulkhead, transport, stream of chance and counters."""
 
     def __init__(
         self,
@@ -61,7 +61,6 @@ class Target:
             probe_lease=settings.timeout + LEASE_MARGIN,
             on_change=self._changed,
         )
-        self.run: Handler
 
     def snapshot(self) -> dict[str, Any]:
         """The target's figures at this moment."""
@@ -72,6 +71,7 @@ class Target:
             "inflight": self.bulkhead.inflight,
             "max_inflight": self.bulkhead.limit,
             "attempts": self.attempts,
+            "changes": {f"{before}->{after}": count for (before, after), count in self.changes.items()},
             "codes": dict(self.codes),
         }
 

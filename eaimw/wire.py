@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from eaimw import codes
-from eaimw.config import NAME_ALLOWED, is_name
+from eaimw.config import MAX_SECONDS, NAME_ALLOWED, is_name
 from eaimw.errors import Malformed, NoReply, shown
 from eaimw.model import Answer, Reply, Transaction
 
 MAX_BYTES = 1_048_576
 MAX_DEPTH = 100
-MAX_TIMEOUT_MS = 3_600_000
+MAX_TIMEOUT_MS = int(MAX_SECONDS * 1000)
 
 is_tx_id = re.compile(r"[A-Za-z0-9._:-]{1,128}").fullmatch
 
@@ -106,9 +106,10 @@ def from_python(tx: object) -> Transaction:
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """What a target's whole answer says: its code, its object as bytes, and what it added if it is a hub itself."""
+    """What a target's whole answer says: its code with its rule, its object as bytes, and a hub's own words."""
 
     code: str
+    rule: codes.Rule
     data: msgspec.Raw
     outcome: codes.Outcome | None = None
     retry_after_ms: int | None = None
@@ -128,7 +129,7 @@ _find_reported = re.compile(rb'"(?:code|tx_id)"').findall
 def judge(answer: Answer, tx_id: str) -> Verdict:
     """The code that a target's answer carries. Raises NoReply if it is not one whole object with a valid code."""
     status, body = answer
-    said = "" if status == 200 else f"HTTP {status}: "
+    said = "" if status == 200 else f"HTTP {status}{' (a redirect, not followed)' if 300 <= status < 400 else ''}: "
     try:
         reported = _read_reported(body)
     except Malformed as problem:
@@ -143,14 +144,15 @@ def judge(answer: Answer, tx_id: str) -> Verdict:
             "has no code" if code is msgspec.UNSET else f"has the code {shown(code)}, not a string of four of A-Z 0-9"
         )
         raise NoReply(f"{said}the reply {found}", data)
-    of_a_hub = codes.of_target(code).is_of_a_hub
-    if not _is_judged_by_body(status) and not (of_a_hub and (status == 429 or 500 <= status < 600)):
+    rule = codes.of_target(code)
+    if not _is_judged_by_body(status) and not (rule.is_of_a_hub and (status == 429 or 500 <= status < 600)):
         raise NoReply(f"{said}the reply has the code {code}", data)
-    if not of_a_hub:
-        return Verdict(code, data)
+    if not rule.is_of_a_hub:
+        return Verdict(code, rule, data)
     wait = reported.retry_after_ms
     return Verdict(
         code,
+        rule,
         data,
         reported.outcome if reported.outcome in codes.OUTCOMES else None,
         wait if type(wait) is int and 0 <= wait <= MAX_TIMEOUT_MS else None,
@@ -202,24 +204,24 @@ def _is_utf8(raw: bytes) -> bool:
 def _read_strictly(raw: bytes) -> Transaction:
     pairs = _members(raw, "the transaction")
     seen: dict[str, Any] = {}
-    problems = []
+    problem: str | None = None  # the first one
     for name, value in pairs:
         if name not in _ALLOWED:
             continue
         if name in seen:
-            problems.append(f"{name} stands twice")
+            problem = problem or f"{name} stands twice"
             value = None  # which of them was meant cannot be known
         elif not _is_allowed(name, value):
-            problems.append(f"{name} must be {_ALLOWED[name][1]}, not {shown(value)}")
+            problem = problem or f"{name} must be {_ALLOWED[name][1]}, not {shown(value)}"
         seen[name] = value
     if "tx_id" not in seen:
-        problems.insert(0, f"tx_id is missing; it must be {_ALLOWED['tx_id'][1]}")
-    if "target" not in seen and "op" not in seen:
-        problems.append(f"target is missing (or an op that is routed); it must be {NAME_ALLOWED}")
-    if b"\\u" in raw and _has_lone_surrogate(pairs):
-        problems.append("a string has a lone surrogate; \\ud800 to \\udfff are allowed only in pairs")
-    if problems:
-        raise Malformed(problems[0], *_names_of(seen))
+        problem = f"tx_id is missing; it must be {_ALLOWED['tx_id'][1]}"
+    elif "target" not in seen and "op" not in seen:
+        problem = problem or f"target is missing (or an op that is routed); it must be {NAME_ALLOWED}"
+    elif b"\\u" in raw and _has_lone_surrogate(pairs):
+        problem = problem or "a string has a lone surrogate; \\ud800 to \\udfff are allowed only in pairs"
+    if problem is not None:
+        raise Malformed(problem, *_names_of(seen))
     return Transaction(**seen, raw=raw)
 
 
@@ -291,7 +293,10 @@ def _no_constant(name: str) -> NoReturn:
 
 def _int(digits: str) -> int | float:
     """An integer; one of more digits than Python converts becomes a float, which no field of ours takes."""
-    return int(digits) if len(digits) <= 4000 else float(digits)
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
 
 
 def _depth_exceeds(raw: bytes, limit: int) -> bool:

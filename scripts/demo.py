@@ -18,15 +18,15 @@ from typing import Any
 import requests
 
 ROOT = Path(__file__).resolve().parent.parent
-RATE = 40  # transactions a second to each target
+RATE = 25  # transactions a second to each target
 START_LIMIT = 20.0  # seconds for a program to say that it listens
 
-RELAY = {"--max-inflight": "4", "--fail-threshold": "3", "--reset-timeout": "2", "--timeout": "1.5"}
+RELAY = {"--max-inflight": "8", "--fail-threshold": "3", "--reset-timeout": "2", "--timeout": "1.5"}
 
 # What happens to CORE, for how many seconds, and what to see.
 PHASES: tuple[tuple[str, dict[str, Any], float, str], ...] = (
     ("healthy", {"mode": "normal", "delay_ms": 5}, 3, "both answer"),
-    ("CORE slow", {"mode": "slow", "delay_ms": 1000}, 4, "4 calls wait for CORE, the rest is refused at once (E905)"),
+    ("CORE slow", {"mode": "slow", "delay_ms": 1000}, 4, "8 calls wait for CORE, the rest is refused at once (E905)"),
     (
         "CORE fails",
         {"mode": "fail"},
@@ -162,6 +162,8 @@ def calls(http: requests.Session, address: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        sys.exit("usage: scripts/demo (it takes no options; it plays for about 20 seconds)")
     try:
         main()
     except KeyboardInterrupt:

@@ -200,7 +200,7 @@ def test_the_reader_is_never_more_than_two_batches_ahead() -> None:
             read.reader.taken()
         read.reader.stop()
         await until(lambda: read.ends)
-        read.reader.close()
+        await read.reader.close()
         way.close(way.source)
         feeder.join()
 
@@ -219,7 +219,7 @@ def test_a_stopped_reader_hands_over_what_it_has_read() -> None:
         read.reader.stop()
         read.reader.stop()
         await until(lambda: read.ends)
-        read.reader.close()
+        await read.reader.close()
         assert [line.raw for line in read.lines] == [b"%d" % n for n in range(2_000)]
         assert read.ends == [None]
 
@@ -239,7 +239,7 @@ def test_a_reader_that_is_stopped_before_anything_came_ends(is_early: bool) -> N
         read.reader.start()
         read.reader.stop()
         await until(lambda: read.ends)
-        read.reader.close()
+        await read.reader.close()
         assert (read.lines, read.ends) == ([], [None])
 
     with pipe() as way:
@@ -265,7 +265,7 @@ def test_another_reader_of_the_same_pipe_may_be_quicker(monkeypatch: pytest.Monk
         os.write(way.sink, b"a\n")
         way.close(way.sink)
         await until(lambda: read.ends)
-        read.reader.close()
+        await read.reader.close()
         assert (read.lines, read.ends) == ([Line(1, b"a")], [None])
 
     with pipe() as way:
@@ -279,7 +279,7 @@ def test_the_reader_says_why_it_cannot_read() -> None:
         read = Read(source)
         read.reader.start()
         await until(lambda: read.ends)
-        read.reader.close()
+        await read.reader.close()
         assert [problem and problem.strerror for problem in read.ends] == ["Input/output error"]
 
     source = os.open("/proc/self/mem", os.O_RDONLY)

@@ -134,7 +134,7 @@ def test_a_million_blank_lines_are_counted_in_flat_memory(tmp_path: Path) -> Non
     with relay(str(file)) as running:
         assert running.replies(1)[0]["message"].startswith("line 1000001: ")
         assert running.wait() == 0
-    assert "1 transactions, 1 replies" in running.errors
+    assert "transactions 1, replies 1" in running.errors
 
 
 def test_a_million_bad_lines_are_answered_in_flat_memory(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_standard_output_carries_replies_alone(well: Peer) -> None:
     done = relayed(lines, core=well.url)
     assert sorted(reply["code"] for reply in done.replies) == ["0000", "E400", "E902", "E903"]
     assert done.errors.splitlines()[:3] == ["CORE   0000 1", "CLAIM  E902 1", "-      E400 1  E903 1"]
-    assert done.errors.splitlines()[3].startswith("4 transactions, 4 replies, ")
+    assert done.errors.splitlines()[3].startswith("transactions 4, replies 4, ")
 
 
 def test_each_reply_is_written_as_soon_as_it_is_known(well: Peer) -> None:
@@ -327,7 +327,7 @@ def test_a_terminal_gets_a_bar_and_the_replies_stay_alone(well: Peer, tmp_path: 
     assert (done.status, len(done.replies)) == (0, 20)
     assert b"20 replies" in drawn
     assert b"100%" in drawn
-    assert b"20 transactions, 20 replies" in drawn
+    assert b"transactions 20, replies 20" in drawn
 
 
 def test_a_terminal_as_input_is_told_so_and_its_lines_are_answered_at_once(well: Peer) -> None:
@@ -511,7 +511,7 @@ def test_whenever_it_is_ended_each_transaction_read_has_one_reply(well: Peer, tm
             assert running.wait() == 0
         numbers = sorted(int(reply["tx_id"].removeprefix("T-")) for reply in running.all_replies())
         assert numbers == list(range(len(numbers)))
-        assert f"\n{len(numbers):,} transactions, {len(numbers):,} replies, " in running.errors
+        assert f"\ntransactions {len(numbers):,}, replies {len(numbers):,}, " in running.errors
         assert count <= len(numbers) < 60_000
 
 

@@ -58,12 +58,14 @@ class HttpTransport:
         waiter: asyncio.Future[Answer] = loop.create_future()
         self._busy.add(connection)
         try:
+            request = self._request(call)
             self._watch(call.deadline, loop)
-            connection.exchange(self._request(call), call.deadline, waiter)
+            connection.exchange(request, call.deadline, waiter)
             return await waiter
         except CallFailed:
             raise
         except BaseException:
+            waiter.cancel()
             connection.abort()  # the caller's task was cancelled: what comes now is nobody's
             raise
         finally:
@@ -87,7 +89,10 @@ class HttpTransport:
 
     def _request(self, call: Call) -> bytes:
         tx = call.tx
-        left = max(1, round((call.deadline - self._clock.monotonic()) * 1000))
+        now = self._clock.monotonic()
+        if now >= call.deadline:
+            raise TimedOut(f"the call's {_seconds(call)} s were over before it could be sent", handed_over=False)
+        left = max(1, round((call.deadline - now) * 1000))
         head = (
             f"{self._head}Content-Length: {len(tx.raw)}\r\nX-Attempt: {call.attempts}\r\n"
             f"X-Timeout-Ms: {left}\r\nX-Deadline: {round(self._clock.time() * 1000) + left}\r\n"
@@ -102,7 +107,8 @@ class HttpTransport:
     def _take_idle(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.is_usable:
+            if not connection.is_at_rest():
+                connection.abort()
                 self.connections["lost"] += 1
             elif self._clock.monotonic() >= connection.idle_since + IDLE_LIMIT:
                 connection.abort()
@@ -142,7 +148,7 @@ class HttpTransport:
             async with asyncio.timeout(end - self._clock.monotonic()):
                 addresses = await self._resolver.resolve(host)
         except TimeoutError:
-            raise self._not_in_time(call, f"the look-up of {host}") from None
+            raise self._not_in_time(call, end, f"the look-up of {host}") from None
         except OSError as problem:
             raise NoConnection(f"{host} cannot be resolved: {_reason(problem)}", handed_over=False) from None
         loop = asyncio.get_running_loop()
@@ -160,7 +166,7 @@ class HttpTransport:
                         server_hostname=host if self._tls is not None else None,
                     )
             except TimeoutError:
-                failure = self._not_in_time(call, place)
+                failure = self._not_in_time(call, end, place)
             except ssl.SSLError as problem:
                 failure = NoConnection(f"TLS with {place} failed: {_reason(problem)}", handed_over=False)
             except OSError as problem:
@@ -170,8 +176,9 @@ class HttpTransport:
                 return connection
         raise failure
 
-    def _not_in_time(self, call: Call, what: str) -> CallFailed:
-        if self._clock.monotonic() >= call.deadline:
+    def _not_in_time(self, call: Call, end: float, what: str) -> CallFailed:
+        # Which bound was the nearer says what it is. Not the clock: a loop's timers may ring a millisecond early.
+        if end == call.deadline:
             return TimedOut(f"{what}: no connection within the call's {_seconds(call)} s", handed_over=False)
         limit = self._settings.connect_timeout
         return NoConnection(f"{what}: no connection within {limit:g} s", handed_over=False)
@@ -193,7 +200,7 @@ class HttpTransport:
         now = self._clock.monotonic()
         for connection in [c for c in self._busy if c.deadline <= now]:
             connection.fail(TimedOut("no whole reply within the timeout", handed_over=True))
-        left = [c.deadline for c in self._busy if not c.is_closed]
+        left = [c.deadline for c in self._busy if c.deadline > now]
         if left:
             self._set_alarm(min(left), loop)
 
@@ -202,8 +209,10 @@ def _tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:
     if not settings.endpoint.tls:
         return None
     try:
+        if settings.ca_file == "":
+            raise ValueError("it is empty")  # which ssl would take for None
         return ssl.create_default_context(cafile=settings.ca_file)
-    except (OSError, ssl.SSLError) as problem:
+    except (OSError, ValueError, TypeError) as problem:
         allowed = f"a readable PEM file of certificates ({_reason(problem)})"
         raise SettingsError(f"ca_file of {name}", settings.ca_file, allowed) from None
 
@@ -213,8 +222,8 @@ def _may_be_forwarded(value: str) -> bool:
     return not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value)
 
 
-def _reason(problem: OSError) -> str:
-    return problem.strerror or str(problem) or type(problem).__name__
+def _reason(problem: Exception) -> str:
+    return getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
 
 
 def _seconds(call: Call) -> str:

@@ -124,9 +124,9 @@ class LineReader:
             os.write(self._wake, b"x")
             self._credit.release(BATCHES)
 
-    def close(self) -> None:
-        """After on_end: give the thread and its pipe back."""
-        self._thread.join()
+    async def close(self) -> None:
+        """After stop(): give the thread and its pipe back."""
+        await self._loop.run_in_executor(None, self._thread.join)
         os.close(self._woken)
         os.close(self._wake)
 

@@ -70,14 +70,19 @@ class LineRelay:
             while self._tasks:
                 await asyncio.wait(self._tasks)
         finally:
+            for task in self._tasks:  # there are some only if this run was cancelled itself
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             self._reader.stop()
-            self._reader.close()
+            await self._reader.close()
             await self._writer.close()
-            if self._writer.problem is not None:
-                self.problem = (
-                    f"standard output cannot be written: {self._writer.problem.strerror}; "
-                    f"{self._writer.undelivered} replies could not be delivered"
-                )
+        if self._writer.problem is not None:
+            self.problem = (
+                f"standard output cannot be written: {self._writer.problem.strerror}; "
+                f"{self._writer.undelivered} replies could not be delivered"
+            )
+        elif self.read != self.replied:
+            self.problem = f"{self.read - self.replied} transactions were left without a reply, by a fault of the hub"
 
     def stop(self) -> None:
         """Take nothing new: what is read but not sent is refused (E911), what is in flight gets its answer."""
@@ -90,7 +95,12 @@ class LineRelay:
 
     def _on_batch(self, batch: list[Line]) -> None:
         for line in batch:
-            self._take(line)
+            try:
+                self._take(line)
+            except Exception as problem:  # a fault of ours: this line is told so, and the others are served
+                self._hub.note_fault(f"line {line.number}", problem)
+                fault = Malformed(f"the transaction could not be read: {type(problem).__name__}")
+                self._refuse(line, fault)
         self._owed += 1
         self._settle()
 
@@ -110,7 +120,7 @@ class LineRelay:
                 raise Malformed(f"the transaction is longer than {MAX_BYTES:,} bytes, which is the most allowed")
             tx = read_transaction(line.raw)
         except Malformed as problem:
-            self._reply(write_reply(self._hub.refuse_malformed(problem, where=f"line {line.number}: ")))
+            self._refuse(line, problem)
             return
         lane = self._lane_of(tx)
         lane.parked.append(tx)
@@ -118,6 +128,9 @@ class LineRelay:
         self._parked_bytes += len(tx.raw)
         if lane.under_way < lane.limit() or self._is_stopping:
             self._start(lane)
+
+    def _refuse(self, line: Line, problem: Malformed) -> None:
+        self._reply(write_reply(self._hub.refuse_malformed(problem, where=f"line {line.number}: ")))
 
     def _lane_of(self, tx: Transaction) -> _Lane:
         target = self._hub.target_of(tx)
@@ -136,7 +149,15 @@ class LineRelay:
         lane.under_way += 1
         task = asyncio.get_running_loop().create_task(self._work(lane))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._worked(lane, task))
+
+    def _worked(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None:
+            self._hub.note_fault("a line", problem)
+            if lane.parked:  # the others are served; the one that was lost shows in the count at the end
+                self._start(lane)
 
     async def _work(self, lane: _Lane) -> None:
         """Send the lane's lines, one after another, until none is parked."""

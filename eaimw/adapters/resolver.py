@@ -8,6 +8,7 @@ that hangs holds up nobody else. Callers bound their wait themselves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import threading
@@ -17,10 +18,18 @@ from eaimw.ports import Clock
 
 # Seconds for which an answer is used again. Short enough for a fail-over by DNS, long enough to spare the server.
 KEEP = 30.0
+# Seconds that a caller waits for a new answer where an old one is known: a name server that is gone lets look-ups
+# hang for longer than a connection may take, and the old addresses are most likely still right.
+PATIENCE = 0.1
+# Seconds for which the old addresses then serve on before anyone asks and waits again.
+PAUSE = 1.0
 
 
 class ThreadResolver:
-    """`ports.Resolver` over `getaddrinfo`. When a name can no longer be looked up, its last addresses serve on."""
+    """`ports.Resolver` over `getaddrinfo`. When a name can no longer be looked up, its last addresses serve on.
+
+    look_up: addresses of a host, best first; runs in a thread and may raise OSError or hang.
+    """
 
     def __init__(self, clock: Clock, look_up: Callable[[str], Sequence[str]] | None = None) -> None:
         self._clock = clock
@@ -35,20 +44,19 @@ class ThreadResolver:
         known = self._known.get(host)
         if known is not None and self._clock.monotonic() < known[0] + KEEP:
             return known[1]
-        under_way = self._under_way.get(host)
-        if under_way is None:
-            under_way = self._under_way[host] = self._start(host)
-        try:
+        under_way = self._under_way.get(host) or self._start(host)
+        if known is None:
             # A caller that gives up must not end the look-up for the others.
             return await asyncio.shield(under_way)
-        except OSError:
-            if known is None:
-                raise
-            return known[1]
+        await asyncio.wait((under_way,), timeout=PATIENCE)
+        if self._known[host] is known:
+            self._known[host] = (self._clock.monotonic() - KEEP + PAUSE, known[1])
+        return self._known[host][1]
 
     def _start(self, host: str) -> asyncio.Future[Sequence[str]]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Sequence[str]] = loop.create_future()
+        self._under_way[host] = future
 
         def done(addresses: Sequence[str], problem: OSError | None) -> None:
             del self._under_way[host]
@@ -68,12 +76,15 @@ class ThreadResolver:
                     problem = OSError(f"{host} has no address")
             except OSError as raised:
                 problem = raised
-            except UnicodeError as raised:  # getaddrinfo's word for a name that is too long or empty in a part
-                problem = OSError(f"{host} is no host name: {raised}")
-            if not loop.is_closed():
+            except Exception as raised:  # as UnicodeError, getaddrinfo's word for a name with an empty or long part
+                problem = OSError(f"{host} cannot be looked up: {raised!r}")
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(done, addresses, problem)
 
-        threading.Thread(target=work, name=f"look up {host}", daemon=True).start()
+        try:
+            threading.Thread(target=work, name=f"look up {host}", daemon=True).start()
+        except RuntimeError as problem:  # the system has no thread to give
+            done((), OSError(str(problem)))
         return future
 
 

@@ -21,12 +21,22 @@ from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.lines import LineRelay
 from eaimw.adapters.system import SystemClock
 from eaimw.app import open_hub, say, two_targets
-from eaimw.config import CLAIM_URL, CORE_URL, HubSettings
+from eaimw.config import (
+    CLAIM_URL,
+    CORE_URL,
+    FAIL_THRESHOLD,
+    INFLIGHT,
+    NO_TARGET,
+    RESET_TIMEOUT,
+    TIMEOUT,
+    HubSettings,
+)
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub import Hub
 
 LOG_NAME = "breaker.log"
 PROGRESS_EVERY = 0.2  # seconds
+PROGRESS_LIMIT = 1.0  # seconds for the last drawing
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -37,7 +47,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
     "--fail-threshold",
     type=int,
     metavar="N",
-    default=5,
+    default=FAIL_THRESHOLD,
     show_default=True,
     help="Consecutive failures that open a target's circuit; 1 or more.",
 )
@@ -45,7 +55,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
     "--reset-timeout",
     type=float,
     metavar="S",
-    default=10.0,
+    default=RESET_TIMEOUT,
     show_default=True,
     help="Seconds a circuit stays open before one probe may pass; 0 or more.",
 )
@@ -53,7 +63,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
     "--max-inflight",
     type=int,
     metavar="N",
-    default=10,
+    default=INFLIGHT,
     show_default=True,
     help="Calls in flight per target; one more is refused at once (E905); 1 to 100,000.",
 )
@@ -61,7 +71,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
     "--timeout",
     type=float,
     metavar="S",
-    default=3.0,
+    default=TIMEOUT,
     show_default=True,
     help="Wall-clock limit of one call, from name look-up to the last byte; above 0, at most 3,600.",
 )
@@ -189,8 +199,8 @@ def _heed_signals(run: LineRelay, log: BreakerLog) -> None:
         for each in _ENDING:  # the next one has its own effect again, which a shell sees as 128 + its number
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
-        say(f"relay: {number.name}: taking nothing new, waiting for what is in flight; once more ends it at once")
         run.stop()
+        say(f"relay: {number.name}: taking nothing new, waiting for what is in flight; once more ends it at once")
 
     for each in _ENDING:
         loop.add_signal_handler(each, end, each)
@@ -203,38 +213,39 @@ def _is_main_thread() -> bool:
 
 @contextlib.contextmanager
 def _progress(run: LineRelay, size: int | None) -> Iterator[None]:
-    """A bar on a terminal, unless the replies go there too; for an input without a size it only counts."""
+    """A bar on a terminal, unless the replies go there too; for an input without a size it only counts.
+
+    A thread draws it: a terminal that somebody has stopped must not stop the relay.
+    """
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield
         return
-    loop = asyncio.get_running_loop()
-    bar: Any = click.progressbar(length=size or 1, file=sys.stderr, show_percent=size is not None)
-    timer: asyncio.TimerHandle
-
-    def show() -> None:
-        nonlocal timer
-        draw()
-        timer = loop.call_later(PROGRESS_EVERY, show)
+    ended = threading.Event()
 
     def draw() -> None:
-        bar.label = f"{run.replied:,} replies"
-        bar.pos = run.consumed if size is not None else 0
         with contextlib.suppress(OSError):  # the terminal has gone: relaying goes on
-            bar.render_progress()
+            bar: Any = click.progressbar(length=size or 1, file=sys.stderr, show_percent=size is not None)
+            with bar:
+                is_last = False
+                while not is_last:
+                    is_last = ended.wait(PROGRESS_EVERY)
+                    bar.label = f"{run.replied:,} replies"
+                    bar.pos = run.consumed if size is not None else 0
+                    bar.render_progress()
 
-    with bar:
-        show()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            draw()
+    thread = threading.Thread(target=draw, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(PROGRESS_LIMIT)
 
 
 def _summary(hub: Hub, run: LineRelay, seconds: float) -> None:
-    counts = {name: target.codes for name, target in hub.targets.items()} | {"-": hub.untargeted}
+    counts = {name: target.codes for name, target in hub.targets.items()} | {NO_TARGET: hub.untargeted}
     width = max(map(len, counts))
     for name, codes in counts.items():
         if codes:
             say(f"{name:{width}}  " + "  ".join(f"{code} {count:,}" for code, count in sorted(codes.items())))
-    say(f"{run.read:,} transactions, {run.replied:,} replies, {seconds:.1f} s")
+    say(f"transactions {run.read:,}, replies {run.replied:,}, {seconds:.1f} s")

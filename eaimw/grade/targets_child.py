@@ -18,7 +18,7 @@ from aiohttp import web
 
 from eaimw.sim.bank import TRADES
 from eaimw.sim.target import Target
-from eaimw.sim.target_server import application
+from eaimw.sim.target_server import runner
 
 
 async def serve(pairs: int) -> None:
@@ -28,16 +28,11 @@ async def serve(pairs: int) -> None:
     runners: list[web.AppRunner] = []
 
     async def start(name: str) -> str:
-        runner = web.AppRunner(
-            application(Target(TRADES[name], Random())),
-            access_log=None,
-            handler_cancellation=True,  # a caller that hangs up is no longer in flight
-            shutdown_timeout=0,  # calls that hang would never end
-        )
-        runners.append(runner)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+        served = runner(Target(TRADES[name], Random()))
+        runners.append(served)
+        await served.setup()
+        await web.TCPSite(served, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{served.addresses[0][1]}"
 
     def wait_for_the_end() -> None:
         sys.stdin.read()
@@ -50,8 +45,8 @@ async def serve(pairs: int) -> None:
         threading.Thread(target=wait_for_the_end, daemon=True).start()
         await stopped.wait()
     finally:
-        for runner in runners:
-            await runner.cleanup()
+        for served in runners:
+            await served.cleanup()
 
 
 if __name__ == "__main__":

@@ -22,10 +22,15 @@ from aiohttp import web
 from eaimw.sim.bank import TRADES
 from eaimw.sim.target import CLOSE, HANG, Call, Refused, Target
 
-__all__ = ["application", "main"]
+__all__ = ["application", "main", "runner"]
 
 # A transaction has at most 1 MiB; a target that refused a byte more could not show that the hub let it through.
 LARGEST_BODY = 16 * 1024 * 1024
+
+
+def _json(answer: object, status: int = 200) -> web.Response:
+    """With a line end, so that a terminal's next line stands by itself."""
+    return web.json_response(answer, status=status, dumps=lambda value: json.dumps(value) + "\n")
 
 
 class _Served:
@@ -46,21 +51,21 @@ class _Served:
         try:
             self._target.control(json.loads(await request.read()))
         except Refused as problem:
-            return web.json_response({"error": str(problem)}, status=400)
+            return _json({"error": str(problem)}, status=400)
         except (ValueError, RecursionError) as problem:
             error = f'the settings must be a JSON object such as {{"mode": "fail"}}: {problem}'
-            return web.json_response({"error": error}, status=400)
-        return web.json_response(self._target.settings.shown())
+            return _json({"error": error}, status=400)
+        return _json(self._target.settings.shown())
 
     async def stats(self, request: web.Request) -> web.Response:
-        return web.json_response(self._target.stats())
+        return _json(self._target.stats())
 
     async def stats_of(self, request: web.Request) -> web.Response:
-        return web.json_response(self._target.stats_of(request.match_info["tx_id"]))
+        return _json(self._target.stats_of(request.match_info["tx_id"]))
 
     async def reset(self, request: web.Request) -> web.Response:
         self._target.reset()
-        return web.json_response(self._target.stats())
+        return _json(self._target.stats())
 
     async def _carry_out(self, request: web.Request, call: Call) -> web.StreamResponse:
         plan = call.plan
@@ -101,6 +106,17 @@ def application(target: Target) -> web.Application:
     return app
 
 
+def runner(target: Target) -> web.AppRunner:
+    """Serves the target's routes as the programs do: who hangs up is no longer in flight, who hangs is let go."""
+    return web.AppRunner(
+        application(target),
+        access_log=None,
+        handler_cancellation=True,
+        handle_signals=False,
+        shutdown_timeout=0.1,  # those that hang would never end; 0 would be no limit
+    )
+
+
 def main(name: str, default_port: int, argv: Sequence[str] | None = None) -> None:
     """The program of the target `name` (CORE or CLAIM). Ends the process: 0 stopped, 1 cannot listen, 2 usage."""
 
@@ -122,26 +138,20 @@ async def _serve(name: str, host: str, port: int) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    runner = web.AppRunner(
-        application(Target(TRADES[name], Random())),
-        access_log=None,
-        handler_cancellation=True,
-        handle_signals=False,
-        shutdown_timeout=0.1,  # those that hang would never end; 0 would be no limit
-    )
-    await runner.setup()
+    served = runner(Target(TRADES[name], Random()))
+    await served.setup()
     try:
         # The usual backlog of 128 would lose connections when a hub without limits calls from a thousand threads.
-        site = web.TCPSite(runner, host, port, backlog=1024)
+        site = web.TCPSite(served, host, port, backlog=1024)
         try:
             await site.start()
         except (OSError, UnicodeError) as problem:  # UnicodeError: a host that is no name
             advice = _advice(problem, host)
             raise click.ClickException(f"{name} cannot listen on {host} port {port}: {advice}") from None
-        click.echo(f"{name} listening on http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}")
+        click.echo(f"{name} listening on http://{f'[{host}]' if ':' in host else host}:{served.addresses[0][1]}")
         await stopped.wait()
     finally:
-        await runner.cleanup()
+        await served.cleanup()
 
 
 def _advice(problem: OSError | UnicodeError, host: str) -> str:
