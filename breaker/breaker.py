@@ -127,25 +127,34 @@ class Permit:
 
     def __init__(self, breaker: CircuitBreaker, generation: _Generation) -> None:
         self._breaker = breaker
-        self._generation: Optional[_Generation] = generation
+        self._generation = generation
 
     def success(self) -> None:
         """The target answered, be it with a denial."""
-        generation, self._generation = self._generation, None
+        generation = self._end()
         if generation is not None and (generation.failures or generation.state is not CLOSED):
             self._breaker._succeed(generation)
 
     def failure(self) -> None:
         """The target failed, or did not answer."""
-        generation, self._generation = self._generation, None
+        generation = self._end()
         if generation is not None:
             self._breaker._fail(generation)
 
     def ignore(self) -> None:
         """The call says nothing about the target. A probe's place becomes free; nobody has voted."""
-        generation, self._generation = self._generation, None
+        generation = self._end()
         if generation is not None and generation.state is HALF_OPEN:
             self._breaker._free_place(generation)
+
+    def _end(self) -> Optional[_Generation]:
+        """Its generation, once; then None."""
+        try:
+            generation = self._generation
+            del self._generation  # of two threads that end it together only one gets past this
+        except AttributeError:
+            return None
+        return generation
 
 
 class CircuitBreaker:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, NamedTuple, Self
 
 import uvloop
@@ -126,6 +126,11 @@ class Relay:
         given = {"CORE": CORE_URL, "CLAIM": CLAIM_URL} if targets is None else targets
         if not isinstance(given, Mapping):
             raise SettingsError("targets", given, "a mapping from name to URL or TargetSettings")
+        for name, target in given.items():
+            if isinstance(target, str):
+                Endpoint.parse(target, f"the URL of {name}")
+        if not isinstance(breaker_log, (str, Path, NoneType)):
+            raise SettingsError("breaker_log", breaker_log, "the path of a file, or None")
         self._settings = HubSettings(
             {
                 name: TargetSettings(target, timeout, max_inflight, breaker) if isinstance(target, str) else target

@@ -131,6 +131,8 @@ class HubSettings:
                 raise SettingsError(f"the target {name}", target, "a TargetSettings, or where a URL will do, its URL")
             if not isinstance(name, str) or not is_name(name) or name == NO_TARGET:
                 raise SettingsError("a target's name", name, f"{NAME_ALLOWED}, and not {NO_TARGET} alone")
+        if not isinstance(self.routes, Mapping):
+            raise SettingsError("routes", self.routes, "a mapping from op to target")
         for op, name in self.routes.items():
             if not isinstance(op, str) or not is_name(op):
                 raise SettingsError("a route's op", op, NAME_ALLOWED)

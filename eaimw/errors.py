@@ -7,7 +7,8 @@
     `-- CallFailed          the target's or the network's, one call of it
         |-- TimedOut        no whole reply in time (E901)
         |-- NoConnection    not reached, or gone before the reply began (E902)
-        `-- NoReply         what came is no reply (E500)
+        |-- NoReply         what came is no reply (E500)
+        `-- LocalFault      nothing that the target did: the hub was closed, or has no descriptor left (E902, no sample)
 
 A `CallFailed` says with `handed_over` whether a byte of the request was given to a connection: if not, the target
 cannot have seen it and the caller may send again; if so, look it up first.
@@ -58,6 +59,10 @@ class TimedOut(CallFailed):
 
 class NoConnection(CallFailed):
     """Refused, not resolved, TLS failed, not there in time, or ended before the first byte of the reply."""
+
+
+class LocalFault(CallFailed):
+    """The hub's own doing or lack; it says nothing about the target."""
 
 
 class NoReply(CallFailed):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable
 
 from eaimw import codes
-from eaimw.errors import CallFailed, TimedOut
+from eaimw.errors import CallFailed, LocalFault, TimedOut
 from eaimw.model import Call, Reply
 from eaimw.replies import answered, failed, refused
 from eaimw.target import Handler, Target
@@ -105,7 +105,8 @@ class Exchange:
             verdict = judge(await self._send(call), call.tx.tx_id)
         except CallFailed as problem:
             # A call cut by the caller's own budget is no sample: nobody opens a circuit for others by being impatient.
-            call.sample = "none" if call.impatient and isinstance(problem, TimedOut) else "failure"
+            is_ours = isinstance(problem, LocalFault) or (call.impatient and isinstance(problem, TimedOut))
+            call.sample = "none" if is_ours else "failure"
             return failed(problem, call, target.name)
         call.sample = verdict.rule.sample
         if not verdict.rule.is_known:

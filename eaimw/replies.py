@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 
 from eaimw import codes
-from eaimw.errors import CallFailed, NoConnection, NoReply, TimedOut
+from eaimw.errors import CallFailed, LocalFault, NoConnection, NoReply, TimedOut
 from eaimw.model import Call, Reply
 from eaimw.ports import Random
 from eaimw.wire import Verdict
 
 # The least wait that a refusal names where nothing better is known, in seconds.
 UNKNOWN_WAIT = 1.0
+# The largest integer that every reader of JSON takes exactly (RFC 8259, section 6); a reset timeout may be longer.
+LONGEST_WAIT_MS = 2**53 - 1
 
 _CODE_OF: dict[type[CallFailed], str] = {
     TimedOut: codes.TIMEOUT,
     NoConnection: codes.NO_CONNECTION,
     NoReply: codes.SYSTEM_ERROR,
+    LocalFault: codes.NO_CONNECTION,
 }
 
 
@@ -79,4 +82,5 @@ def answered(verdict: Verdict, call: Call, target: str, random: Random) -> Reply
 
 def _spread_ms(wait: float, random: Random) -> int:
     """Milliseconds: at least `wait` and up to half as much again, so that refused callers do not return together."""
-    return math.ceil((UNKNOWN_WAIT if math.isinf(wait) else wait) * 1000 * (1 + 0.5 * random.random()))
+    milliseconds = (UNKNOWN_WAIT if math.isinf(wait) else wait) * 1000 * (1 + 0.5 * random.random())
+    return math.ceil(min(milliseconds, LONGEST_WAIT_MS))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -135,8 +136,8 @@ def judge(answer: Answer, tx_id: str) -> Verdict:
     except Malformed as problem:
         raise NoReply(f"{said}{problem}") from None
     if reported.tx_id is not msgspec.UNSET and reported.tx_id != tx_id:
-        # The object is the answer to somebody else's transaction: this caller must not see it.
-        raise NoReply(f"{said}the reply's tx_id is {shown(reported.tx_id)}, not the one sent")
+        # The object is the answer to somebody else's transaction: this caller must see nothing of it.
+        raise NoReply(f"{said}the reply has the tx_id of another transaction")
     data = msgspec.Raw(_on_one_line(body))
     code = reported.code
     if not codes.is_code(code):
@@ -275,7 +276,9 @@ def _members(raw: bytes, what: str) -> list[tuple[str, Any]]:
     try:
         value = json.loads(text, object_pairs_hook=keep, parse_constant=_no_constant, parse_int=_int)
     except json.JSONDecodeError as problem:
-        raise Malformed(f"{what} is not JSON: {problem.msg} at character {problem.pos + 1}") from None
+        raise Malformed(
+            f"{what} is not JSON: {problem.msg.removesuffix(' at')} at character {problem.pos + 1}"
+        ) from None
     except _NotJson as problem:
         raise Malformed(f"{what} is not JSON: {problem}") from None
     if not isinstance(value, dict):
@@ -291,12 +294,12 @@ def _no_constant(name: str) -> NoReturn:
     raise _NotJson(f"{name} is not a JSON number")
 
 
-def _int(digits: str) -> int | float:
-    """An integer; one of more digits than Python converts becomes a float, which no field of ours takes."""
+def _int(digits: str) -> int | Decimal:
+    """An integer; one of more digits than Python converts becomes a Decimal, which no field of ours takes."""
     try:
         return int(digits)
     except ValueError:
-        return float(digits)
+        return Decimal(digits)
 
 
 def _depth_exceeds(raw: bytes, limit: int) -> bool:
@@ -314,7 +317,7 @@ _STEP = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
 
 def _has_lone_surrogate(value: object) -> bool:
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         return True
     return False

@@ -341,6 +341,8 @@ def run_on(
         async with open_the_hub() as hub:
             result = await story(hub)
             assert hub.targets["CORE"].bulkhead.inflight == 0, "a place did not come back"
+            transport: Any = hub.targets["CORE"].transport
+            assert not transport._busy, "a connection is still taken for busy"
         return result
 
     return run_alone(loop, tell, may_say)
@@ -352,7 +354,8 @@ def run_alone(loop: str, story: Callable[[], Awaitable[T]], may_say: str | None 
 
     async def tell() -> T:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context)))
-        result = await story()
+        async with asyncio.timeout(3 * PATIENCE):  # a story that hangs fails by itself
+            result = await story()
         assert asyncio.all_tasks() == {asyncio.current_task()}, "a task was left behind"
         return result
 

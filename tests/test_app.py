@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import eaimw
-from eaimw import Relay, Unusable, open_hub, two_targets
-from eaimw.app import say
+from eaimw import Relay, SettingsError, Unusable, app, open_hub, two_targets
 
 
 def test_figures_before_the_block_are_a_clear_error() -> None:
@@ -21,6 +23,55 @@ def test_figures_before_the_block_are_a_clear_error() -> None:
         relay.snapshot()
     with pytest.raises(RuntimeError, match="inside `with"):
         relay.handle_tx({"tx_id": "T", "target": "CORE"})
+
+
+def test_a_relay_is_open_once_at_a_time() -> None:
+    """Entering it again while it is open is refused, and leaves it open; afterwards it may be opened anew."""
+    before = threading.active_count()
+    relay = Relay()
+    with relay:
+        with pytest.raises(RuntimeError, match="open already"), relay:
+            pass
+        assert relay.handle_tx({"tx_id": "T", "target": "NONE"})["code"] == "E903"
+    with relay:
+        assert relay.handle_tx({"tx_id": "T", "target": "NONE"})["code"] == "E903"
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"targets": "http://h/tx"}, "targets must be a mapping"),
+        ({"targets": {}}, "targets must be a mapping .* of at least one"),
+        ({"targets": {"CORE": None}}, "the target CORE must be"),
+        ({"targets": {"CORE": ""}}, "the URL of CORE must be"),
+        ({"routes": ["PAY"]}, "routes must be"),
+        ({"breaker_log": 5}, "breaker_log must be"),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_named(settings: dict[str, Any], words: str) -> None:
+    """Never an AttributeError from inside."""
+    with pytest.raises(SettingsError, match=words):
+        Relay(**settings)
+
+
+def test_breaking_off_the_start_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the loop starts: KeyboardInterrupt comes out, the thread ends by itself."""
+    before = threading.active_count()
+
+    class Interrupted(Future[Any]):
+        has_been = False
+
+        def result(self, timeout: float | None = None) -> Any:
+            if not self.has_been:
+                self.has_been = True
+                raise KeyboardInterrupt
+            return super().result(timeout)
+
+    monkeypatch.setattr(app, "Future", Interrupted)
+    with pytest.raises(KeyboardInterrupt), Relay():
+        pass
+    assert threading.active_count() == before
 
 
 def test_a_log_name_that_cannot_be_is_unusable() -> None:
@@ -52,12 +103,6 @@ with Relay(breaker_log={str(tmp_path / "breaker.log")!r}):
     assert done.stdout.split() == ["OSError", "open"], done.stderr
 
 
-def test_saying_something_without_standard_error_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was started with standard error closed has None there."""
-    monkeypatch.setattr(sys, "stderr", None)
-    say("nobody hears it")
-
-
 def test_every_name_of_the_package_is_there() -> None:
     """What __all__ promises can be imported, and what it does not is an AttributeError."""
     for name in eaimw.__all__:
@@ -74,6 +119,4 @@ async def _opened_and_closed() -> None:
 
 def test_a_closed_hub_refuses() -> None:
     """After its block the hub answers E911 and calls nobody; closing it twice is no fault."""
-    import asyncio
-
     asyncio.run(_opened_and_closed())

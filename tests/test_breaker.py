@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from eaimw.kernel.breaker import CHANGES, CLOSED, HALF_OPEN, OPEN, TABLE, Change, CircuitBreaker, Permit, State
+from eaimw.kernel.breaker import CHANGES, CLOSED, HALF_OPEN, OPEN, TABLE, Change, CircuitBreaker, State
 
 FILE = Path(__file__).parent.parent / "breaker" / "breaker.py"
 
@@ -350,19 +350,19 @@ def test_a_probe_that_never_reports_frees_its_place_after_the_lease() -> None:
 
 
 def test_an_answer_from_another_generation_changes_nothing() -> None:
-    """A failure of a call let through two generations ago does not count against the circuit of now."""
+    """Calls let through generations ago neither close nor count against the circuit of now."""
     story = Story(threshold=1)
-    old = story.breaker.acquire()
+    old, older = story.breaker.acquire(), story.breaker.acquire()
     story.fail()
     story.advance(10)
     probe = story.breaker.acquire()
     assert old
+    assert older
     assert probe
     old.success()
     assert story.breaker.state == "HALF_OPEN", "not the probe's answer"
     probe.success()
-    old_again = Permit(story.breaker, old._generation) if old._generation else old
-    old_again.failure()
+    older.failure()
     assert story.breaker.state == "CLOSED"
     assert story.breaker.failures == 0
 
@@ -455,6 +455,40 @@ def test_a_hundred_asking_at_once_get_one_probe() -> None:
             story.advance(10)
             answers = at_once(100, lambda _: face(story.breaker))  # noqa: B023
             assert sum(bool(answer) for answer in answers) == 1
+
+
+@pytest.mark.usefixtures("_switch_often")
+def test_a_permit_ended_by_many_threads_ends_once() -> None:
+    """Four threads report one failed call: it counts once."""
+    for _ in range(300):
+        story = Story(threshold=100)
+        permit = story.breaker.acquire()
+        assert permit
+        at_once(4, lambda _: permit.failure())  # noqa: B023
+        assert story.breaker.failures == 1
+
+
+def test_a_change_recorded_while_another_thread_hands_out_is_not_forgotten() -> None:
+    """It comes between that thread's last look and its putting the baton down: it is told all the same."""
+    story = Story(threshold=1)
+    story.breaker.record_failure()
+    held = story.breaker._publishing
+
+    class Late:
+        """The baton; while it is put down the first time, another thread changes the state."""
+
+        def acquire(self, blocking: bool) -> bool:
+            return held.acquire(blocking=blocking)
+
+        def release(self) -> None:
+            story.breaker._publishing = held
+            at_once(1, lambda _: story.breaker.record_failure())  # it finds the baton taken, and goes
+            held.release()
+
+    story.breaker._publishing = Late()  # type: ignore[assignment]
+    story.advance(10)
+    assert story.breaker.allow()
+    assert story.path == ["CLOSED->OPEN", "OPEN->HALF_OPEN", "HALF_OPEN->OPEN"]
 
 
 @pytest.mark.usefixtures("_switch_often")

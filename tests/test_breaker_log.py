@@ -209,6 +209,19 @@ def test_emptied_in_place_it_goes_on_at_its_start(log: Log) -> None:
     assert log.written() == ["2026-11-29T20:51:03.000000+00:00|CORE|CLOSED->OPEN"]
 
 
+def test_a_device_in_its_place_for_a_while_is_left_again(log: Log) -> None:
+    """Replaced by a link to /dev/full the lines are lost; when the link is gone the file is made anew."""
+    log.change()
+    log.written(1)
+    log.path.unlink()
+    log.path.symlink_to("/dev/full")
+    log.change(before=OPEN, after=HALF_OPEN)
+    eventually(lambda: log.log.lost == 1)
+    log.path.unlink()
+    log.change(before=HALF_OPEN, after=CLOSED)
+    assert log.written(1)[0].endswith("|CORE|HALF_OPEN->CLOSED")
+
+
 def test_reopen_makes_it_anew_without_a_write(log: Log) -> None:
     """As a SIGHUP asks for; where nothing has moved it changes nothing."""
     log.log.reopen()

@@ -1,6 +1,8 @@
 """The HTTP client's connections, its time and its requests; through the real hub, on both event loops."""
 
 import asyncio
+import errno
+import os
 import random
 import threading
 import time
@@ -672,3 +674,94 @@ def test_a_probe_that_failed_as_nobody_foresaw_strands_no_circuit(loop: str, mon
 
     with Peer(answering(http(b"<html>"), GOOD)) as peer:
         run_on(loop, lambda: peer.hub(fail_threshold=1, reset_timeout=0), story)
+
+
+def test_an_impatient_caller_is_no_sample_whatever_the_other_addresses_do(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One address is silent until the caller's budget is over, the other refuses: E901, the circuit stays closed."""
+    monkeypatch.setattr(resolver, "system_addresses", lambda host: ["127.0.0.2", "127.0.0.1"])
+    port = free_port()
+
+    async def story(hub: Hub) -> None:
+        reply = await ask(hub, timeout_ms=60)
+        assert (reply["code"], reply["outcome"]) == ("E901", "not_sent")
+        assert str(hub.targets["CORE"].breaker.state) == "CLOSED"
+
+    with unanswered("127.0.0.2", port):
+        run_on(loop, lambda: hub_of(f"http://two:{port}/tx", fail_threshold=1), story)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL])
+def test_a_lack_of_our_own_opens_no_circuit(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """No descriptor or port left for a connection: E902, not sent, and nothing is said of the target.
+
+    On asyncio's loop alone: uvloop's takes no other method.
+    """
+
+    async def story(hub: Hub) -> None:
+        async def lacking(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", lacking)
+        reply = await ask(hub)
+        assert (reply["code"], reply["outcome"], reply["retryable"]) == ("E902", "not_sent", True)
+        assert os.strerror(number) in reply["message"]
+        assert str(hub.targets["CORE"].breaker.state) == "CLOSED"
+
+    run_on("asyncio", lambda: hub_of("http://127.0.0.1:1/tx", fail_threshold=1), story)
+
+
+def test_closing_the_hub_says_nothing_of_the_target(loop: str) -> None:
+    """A call in flight ends as E902, unknown; its circuit stays closed, and nothing is left of it."""
+
+    async def story(hub: Hub) -> None:
+        call = asyncio.create_task(ask(hub))
+        await until(lambda: peer.requests)
+        await hub.close()
+        reply = await call
+        assert (reply["code"], reply["outcome"]) == ("E902", "unknown")
+        assert str(hub.targets["CORE"].breaker.state) == "CLOSED"
+        transport: Any = hub.targets["CORE"].transport
+        assert (transport._busy, transport._idle, transport._alarm, transport._sweep) == (set(), [], None, None)
+
+    def script(line: Line) -> None:
+        line.read()
+        line.stay()
+
+    with Peer(script) as peer:
+        run_on(loop, lambda: peer.hub(fail_threshold=1), story)
+
+
+def test_a_call_that_was_still_connecting_is_not_sent_after_the_end(loop: str) -> None:
+    """The hub is closed while a call waits for its connection: E902, not sent; the connection is not kept."""
+    is_open = threading.Event()
+
+    def look_up(host: str) -> list[str]:
+        is_open.wait(10)
+        return ["127.0.0.1"]
+
+    async def story(hub: Hub) -> None:
+        call = asyncio.create_task(ask(hub))
+        await until(lambda: any(thread.name.startswith("look up") for thread in threading.enumerate()))
+        await hub.close()
+        is_open.set()
+        reply = await call
+        assert (reply["code"], reply["outcome"]) == ("E902", "not_sent")
+        assert str(hub.targets["CORE"].breaker.state) == "CLOSED"
+        transport: Any = hub.targets["CORE"].transport
+        assert (transport._busy, transport._idle, transport._alarm, transport._sweep) == (set(), [], None, None)
+
+    with pytest.MonkeyPatch.context() as patch, Peer(answering(GOOD)) as peer:
+        patch.setattr(resolver, "system_addresses", look_up)
+        run_on(loop, lambda: hub_of(f"http://slow:{peer.port}/tx", fail_threshold=1), story)
+        assert peer.requests == []
+
+
+@pytest.mark.parametrize("key", [" a", "a ", "\u00a0a"])
+def test_a_key_that_a_header_would_change_is_not_forwarded(loop: str, key: str) -> None:
+    """Outer blanks are stripped by whoever receives a header: two keys would become one."""
+    with Peer(answering(GOOD)) as peer:
+        run_on(loop, peer.hub, lambda hub: ask(hub, idempotency_key=key))
+        assert peer.requests[0].all("Idempotency-Key") == []
+        assert peer.requests[0].json["idempotency_key"] == key

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eaimw.config import BreakerSettings, HubSettings, TargetSettings
-from eaimw.errors import CallFailed, NoConnection, SettingsError, TimedOut
+from eaimw.errors import CallFailed, LocalFault, NoConnection, SettingsError, TimedOut
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
 from eaimw.layers import Breaker, Deadline, InflightLimit, OpenCircuit
@@ -410,6 +410,52 @@ def test_an_impatient_caller_opens_no_circuit_for_others() -> None:
     run(story())
 
 
+def test_what_the_hub_lacks_is_no_sample() -> None:
+    """The hub was closed, or has no descriptor left: E902 with what is known, and no circuit opens for it."""
+
+    async def story() -> None:
+        scene = Scene(threshold=1)
+        for handed_over, outcome in ((False, "not_sent"), (True, "unknown")):
+            scene.core.script = LocalFault("too many open files", handed_over=handed_over)
+            reply = await scene.send()
+            assert (reply["code"], reply["outcome"]) == ("E902", outcome)
+        assert scene.state == "CLOSED"
+        assert scene.at_rest
+
+    run(story())
+
+
+def test_a_wait_beyond_all_numbers_is_still_a_refusal() -> None:
+    """reset_timeout may be any finite number: E904, with the longest wait that every JSON reader takes exactly."""
+
+    async def story() -> None:
+        scene = Scene(threshold=1, wait=1.7e308)
+        scene.core.script = "E500"
+        await scene.codes(1)
+        reply = await scene.send()
+        assert (reply["code"], reply["outcome"], reply["retry_after_ms"]) == ("E904", "not_sent", 2**53 - 1)
+        assert scene.heard.faults == []
+
+    run(story())
+
+
+def test_a_probe_whose_call_never_ends_loses_its_place() -> None:
+    """Each breaker of the hub has a lease for its probe, longer than any call: a lost permit strands nothing."""
+
+    async def story() -> None:
+        scene = Scene(threshold=1)
+        breaker = scene.hub.targets["CORE"].breaker
+        breaker.record_failure()
+        scene.clock.seconds += 10
+        assert breaker.allow()  # and never reports
+        scene.clock.seconds += 3.0
+        assert await scene.codes(1) == ["E904"], "a call may take as long as its timeout"
+        scene.clock.seconds += 1.0
+        assert await scene.codes(1) == ["0000"]
+
+    run(story())
+
+
 def test_an_impatient_probe_is_no_vote() -> None:
     """HALF_OPEN; the probe is cut by its caller's budget: its place is free for the next."""
 
@@ -615,6 +661,12 @@ def test_the_snapshot_tells_each_target() -> None:
         snapshot = scene.hub.snapshot()
         assert snapshot["CORE"]["state"] == "OPEN"
         assert snapshot["CORE"]["codes"] == {"E500": 1, "E904": 1}
+        assert snapshot["CORE"]["changes"] == {
+            "CLOSED->OPEN": 1,
+            "OPEN->HALF_OPEN": 0,
+            "HALF_OPEN->CLOSED": 0,
+            "HALF_OPEN->OPEN": 0,
+        }
         assert snapshot["CLAIM"]["state"] == "CLOSED"
 
     run(story())
@@ -684,6 +736,13 @@ def test_names_and_routes_are_checked() -> None:
     good = TargetSettings("http://h/tx")
     with pytest.raises(SettingsError, match="'CO RE'"):
         HubSettings({"CO RE": good})
+    with pytest.raises(SettingsError, match="'-'"):
+        HubSettings({"-": good})  # where figures stand that belong to no target
+    for targets in ({}, "http://h/tx", None, {"CORE": "http://h/tx"}, {"CORE": None}):
+        with pytest.raises(SettingsError, match="target"):
+            HubSettings(targets)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="routes"):
+        HubSettings({"CORE": good}, ["PAY"])  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="the route of PAY must be one of the targets"):
         HubSettings({"CORE": good}, {"PAY": "CLAIM"})
 

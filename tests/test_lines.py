@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from relayed import Json, lines_of, tx
 
-from eaimw.adapters import line_io
+from eaimw.adapters import line_io, lines
 from eaimw.adapters.line_io import BATCHES, OUTPUT_HIGH, Line, LineReader, LineSplitter, LineWriter
 from eaimw.adapters.lines import PARKED_LINES, LineRelay
 from eaimw.adapters.system import SystemClock
@@ -23,7 +23,7 @@ from eaimw.app import two_targets
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call
-from eaimw.wire import MAX_BYTES
+from eaimw.wire import MAX_BYTES, read_transaction, write_reply
 
 BOM = b"\xef\xbb\xbf"
 WITHIN = 20.0  # seconds
@@ -53,6 +53,11 @@ def test_crlf_and_a_last_line_without_end_count() -> None:
 def test_blank_lines_are_left_out_but_numbered() -> None:
     """The number is the one that an editor shows."""
     assert split(b"\n \t\r\n\r\na\n\n\nb\n\n") == [Line(4, b"a"), Line(7, b"b")]
+
+
+def test_a_line_of_other_blanks_is_a_bad_line() -> None:
+    """Form feed and vertical tab are no white space of JSON: such a line is not left out, it gets its E400."""
+    assert [line.number for line in split(b"\x0c\n \t\r\n\x0b\n \x0c \n")] == [1, 3, 4]
 
 
 def test_a_byte_order_mark_is_skipped_at_the_very_start_only() -> None:
@@ -523,6 +528,55 @@ def story(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
     run_it.__name__, run_it.__doc__ = test.__name__, test.__doc__
     return run_it
+
+
+@story
+async def test_a_fault_of_ours_costs_one_line_its_service_and_none_its_reply() -> None:
+    """Reading a line raises what nobody foresaw: that line gets an E400, duty is told, the others are served."""
+    told: list[tuple[str, type]] = []
+
+    def read(raw: bytes) -> Any:
+        if b'"T-3"' in raw:
+            raise ZeroDivisionError
+        return read_transaction(raw)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "read_transaction", read)
+        patch.setattr(Hub, "note_fault", lambda self, where, problem: told.append((where, type(problem))))
+        async with run(b"".join(b'{"tx_id":"T-%d","target":"CORE"}\n' % n for n in range(1, 201))) as running:
+            while running.lines.replied < 200:
+                running.core.answer_all()
+                await asyncio.sleep(0.001)
+    codes = {reply["tx_id"]: reply["code"] for reply in running.replies}
+    assert told == [("line 3", ZeroDivisionError)]
+    assert codes.pop(None) == "E400"
+    assert set(codes.values()) == {"0000"}
+    assert len(codes) == 199
+
+
+@story
+async def test_a_fault_of_ours_after_the_call_is_said_at_the_end() -> None:
+    """Writing a reply raises: the run goes on, and its end says how many were left without a reply."""
+    told: list[type] = []
+
+    def write(reply: Any) -> bytes:
+        if reply.tx_id == "T-3":
+            raise ZeroDivisionError
+        return write_reply(reply)
+
+    data = b"".join(b'{"tx_id":"T-%d","target":"NONE"}\n' % n for n in range(1, 21))
+    with pytest.MonkeyPatch.context() as patch, pipe() as given, pipe() as out:
+        patch.setattr(lines, "write_reply", write)
+        patch.setattr(Hub, "note_fault", lambda self, where, problem: told.append(type(problem)))
+        os.write(given.sink, data)
+        given.close(given.sink)
+        hub = hub_with({"CORE": Desk(), "CLAIM": Desk()})
+        made = LineRelay(hub, given.source, out.sink, backpressure=True)
+        async with asyncio.timeout(WITHIN):
+            await made.run()
+        await hub.close()
+    assert (made.read, made.replied, told) == (20, 19, [ZeroDivisionError])
+    assert made.problem == "1 transactions were left without a reply, by a fault of the hub"
 
 
 @story

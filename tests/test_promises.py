@@ -303,7 +303,7 @@ def test_outside_its_block_a_relay_is_not_open(well: Peer) -> None:
         ({"max_inflight": 100_001}, "max_inflight"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": math.inf}, "timeout"),
-        ({"targets": {"CORE": "ftp://a/"}}, "url"),
+        ({"targets": {"CORE": "ftp://a/"}}, "the URL of CORE"),
         ({"targets": {"": "http://a/"}}, "name"),
         ({"routes": {"PAY": "NOBODY"}}, "PAY"),
     ],

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from relayed import NOBODY, PROGRAM, Json, Peer, Say, http, lines_of, ok, peer, relay, relayed, tx
+from relayed import ENDS_WITHIN, NOBODY, PROGRAM, Json, Peer, Say, http, lines_of, ok, peer, relay, relayed, tx
 from served import ROOT, eventually
 
 LIMIT = 1_048_576
@@ -818,3 +819,59 @@ def test_it_runs_from_any_folder(folder: Path) -> None:
     with relay("--help", cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT / "breaker")}) as running:
         assert running.wait() == 0
     assert running.lines[0].startswith(b"Usage: relay.py")
+
+
+def test_a_stop_does_not_wait_for_standard_error() -> None:
+    """Nobody reads standard error and it is full: SIGTERM still ends the run, with every reply out."""
+    source, sink = os.pipe()
+    os.set_blocking(sink, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(sink, b"x" * 4096)
+    os.set_blocking(sink, True)
+    try:
+        with subprocess.Popen(
+            [sys.executable, str(PROGRAM), "--breaker-log", "/dev/null", "--core-url", NOBODY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=sink,
+        ) as process:
+            try:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(lines_of([tx(1)]))
+                process.stdin.flush()
+                assert json.loads(process.stdout.readline())["code"] == "E902"
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(ENDS_WITHIN) == 0
+            finally:
+                process.kill()
+    finally:
+        os.close(source)
+        os.close(sink)
+
+
+def test_the_relay_makes_room_for_its_calls() -> None:
+    """A low soft limit of descriptors is raised; one that the system does not allow is said, and opens no circuit."""
+    limit = 'ulimit -Sn 40; exec "$@"'
+    with relay("--max-inflight", "200", shell=limit) as running:
+        limits = Path(f"/proc/{running.process.pid}/limits")
+        running.feed(tx(1))
+        running.come(1)
+        assert re.search(r"Max open files +464 ", limits.read_text())
+        assert running.end() == 0
+        assert "descriptors" not in running.errors
+    with peer(lambda request: None) as core, peer() as claim:
+        limit = 'ulimit -n 40; exec "$@"'
+        with relay("--max-inflight", "100", "--timeout", "1", core=core.url, claim=claim.url, shell=limit) as running:
+            running.says("--max-inflight may need 264 descriptors and the system allows 40")
+            running.feed(*(tx(n) for n in range(100)))
+            eventually(lambda: sum(reply["code"] == "E902" for reply in running.all_replies()) > 20)
+            running.feed(*(tx(f"C-{n}", "CLAIM") for n in range(8)))
+            running.come(108)
+            assert running.end() == 0
+            log = running.log.read_text()
+        replies = running.all_replies()
+        assert {reply["code"] for reply in replies if reply["target"] == "CLAIM"} <= {"0000", "E902"}
+        assert all(reply["outcome"] == "not_sent" for reply in replies if reply["code"] == "E902")
+        assert "|CLAIM|" not in log

@@ -116,8 +116,6 @@ class BreakerLog:
 
     def _follow(self) -> None:
         """If the path is no longer this file, make it anew there."""
-        if not self._is_file:
-            return
         try:
             there, ours = os.stat(self.path), os.fstat(self._fd)
             if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):

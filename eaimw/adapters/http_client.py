@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ssl
 from collections import Counter
 
 from eaimw.adapters.http_reply import Connection
 from eaimw.config import TargetSettings
-from eaimw.errors import CallFailed, NoConnection, SettingsError, TimedOut
+from eaimw.errors import CallFailed, LocalFault, NoConnection, SettingsError, TimedOut
 from eaimw.model import Answer, Call
 from eaimw.ports import Clock, Resolver
 
 # Seconds. The usual keep-alive of servers is 5: dropping ours earlier makes the race for a closing one rare.
 IDLE_LIMIT = 4.0
+# What this machine or process lacks, not the target: descriptors, memory, ports of our own.
+_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
 # Seconds that a connection may take to end when the hub goes down.
 CLOSE_LIMIT = 1.0
 
@@ -38,27 +41,27 @@ class HttpTransport:
         self._head = (
             f"POST {self._endpoint.path} HTTP/1.1\r\nHost: {self._endpoint.authority}\r\nUser-Agent: eaimw\r\n"
             "Accept: application/json\r\nAccept-Encoding: identity\r\nContent-Type: application/json\r\n"
-        )
-        self._idle: list[Connection] = []  # the last one in is the first one out, so its end is the oldest
+        ).encode()
+        self._idle: list[Connection] = []  # the last one in is the first one out, so the oldest are in front
         self._busy: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None  # of idle connections
         self._alarm: asyncio.TimerHandle | None = None  # for the nearest deadline
         self._alarm_at = 0.0
+        self._is_closed = False
         self.connections: Counter[str] = Counter(opened=0, reused=0, lost=0)
 
     async def send(self, call: Call) -> Answer:
-        """One exchange, over by the call's deadline. Raises TimedOut, NoConnection or NoReply."""
-        connection = self._take_idle()
+        """One exchange, over by the call's deadline. Raises TimedOut, NoConnection, NoReply or LocalFault."""
+        now = self._clock.monotonic()
+        connection = self._take_idle(now)
         if connection is None:
-            connection = await self._connect(call)
-            if not connection.is_usable:
-                place = f"{self._endpoint.host} port {self._endpoint.port}"
-                raise NoConnection(f"{place} closed the connection at once", handed_over=False)
+            connection = await self._connect(call, now)
+            now = self._clock.monotonic()
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Answer] = loop.create_future()
         self._busy.add(connection)
         try:
-            request = self._request(call)
+            request = self._request(call, now)
             self._watch(call.deadline, loop)
             connection.exchange(request, call.deadline, waiter)
             return await waiter
@@ -73,7 +76,8 @@ class HttpTransport:
             self._put_back(connection, loop)
 
     async def close(self) -> None:
-        """End every connection and wait, within a bound, until they are gone."""
+        """End every connection and wait, within a bound, until they are gone. Calls under way are LocalFaults."""
+        self._is_closed = True
         for timer in (self._sweep, self._alarm):
             if timer is not None:
                 timer.cancel()
@@ -81,36 +85,35 @@ class HttpTransport:
         ending = [*self._idle, *self._busy]
         self._idle.clear()
         for connection in ending:
-            connection.abort()
+            connection.fail(LocalFault("the hub was closed during the call", handed_over=True))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT):
                 for connection in ending:
                     await connection.gone()
 
-    def _request(self, call: Call) -> bytes:
+    def _request(self, call: Call, now: float) -> bytes:
         tx = call.tx
-        now = self._clock.monotonic()
         if now >= call.deadline:
             raise TimedOut(f"the call's {_seconds(call)} s were over before it could be sent", handed_over=False)
         left = max(1, round((call.deadline - now) * 1000))
         head = (
-            f"{self._head}Content-Length: {len(tx.raw)}\r\nX-Attempt: {call.attempts}\r\n"
-            f"X-Timeout-Ms: {left}\r\nX-Deadline: {round(self._clock.time() * 1000) + left}\r\n"
-            f"X-Priority: {tx.priority}\r\n"
+            f"Content-Length: {len(tx.raw)}\r\nX-Attempt: {call.attempts}\r\nX-Timeout-Ms: {left}\r\n"
+            f"X-Deadline: {round(self._clock.time() * 1000) + left}\r\nX-Priority: {tx.priority}\r\n"
         )
         if tx.idempotency_key is not None and _may_be_forwarded(tx.idempotency_key):
             head += f"Idempotency-Key: {tx.idempotency_key}\r\n"
-        return head.encode() + b"\r\n" + tx.raw
+        return self._head + head.encode() + b"\r\n" + tx.raw
 
     # Connections.
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self, now: float) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.is_at_rest():
+            rest = now - connection.idle_since
+            if not connection.is_usable or connection.has_news():
                 connection.abort()
                 self.connections["lost"] += 1
-            elif self._clock.monotonic() >= connection.idle_since + IDLE_LIMIT:
+            elif rest >= IDLE_LIMIT:
                 connection.abort()
             else:
                 self.connections["reused"] += 1
@@ -119,6 +122,9 @@ class HttpTransport:
 
     def _put_back(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         if not connection.is_usable:
+            return
+        if self._is_closed:
+            connection.abort()
             return
         connection.idle_since = self._clock.monotonic()
         self._idle.append(connection)
@@ -140,19 +146,19 @@ class HttpTransport:
         if keep:
             self._sweep = loop.call_later(keep[0].idle_since - oldest_allowed, self._drop_old, loop)
 
-    async def _connect(self, call: Call) -> Connection:
+    async def _connect(self, call: Call, now: float) -> Connection:
         """A new connection, TLS included. The addresses share the time: a silent one leaves the next its part."""
-        end = min(call.deadline, self._clock.monotonic() + self._settings.connect_timeout)
+        end = min(call.deadline, now + self._settings.connect_timeout)
         host = self._endpoint.host
         try:
-            async with asyncio.timeout(end - self._clock.monotonic()):
+            async with asyncio.timeout(end - now):
                 addresses = await self._resolver.resolve(host)
         except TimeoutError:
             raise self._not_in_time(call, end, f"the look-up of {host}") from None
         except OSError as problem:
             raise NoConnection(f"{host} cannot be resolved: {_reason(problem)}", handed_over=False) from None
         loop = asyncio.get_running_loop()
-        failure: CallFailed = NoConnection(f"{host} has no address", handed_over=False)
+        failures: list[CallFailed] = []
         for turn, address in enumerate(addresses):
             place = f"{address} port {self._endpoint.port}"
             share = (end - self._clock.monotonic()) / (len(addresses) - turn)
@@ -166,15 +172,27 @@ class HttpTransport:
                         server_hostname=host if self._tls is not None else None,
                     )
             except TimeoutError:
-                failure = self._not_in_time(call, end, place)
+                failures.append(self._not_in_time(call, end, place))
             except ssl.SSLError as problem:
-                failure = NoConnection(f"TLS with {place} failed: {_reason(problem)}", handed_over=False)
+                failures.append(NoConnection(f"TLS with {place} failed: {_reason(problem)}", handed_over=False))
             except OSError as problem:
-                failure = NoConnection(f"no connection to {place}: {_reason(problem)}", handed_over=False)
+                kind = LocalFault if problem.errno in _OURS else NoConnection
+                failures.append(kind(f"no connection to {place}: {_reason(problem)}", handed_over=False))
             else:
                 self.connections["opened"] += 1
-                return connection
-        raise failure
+                return self._checked(connection)
+        # An address that the call's own budget, or a lack of ours, kept from us might have answered.
+        raise next((failure for failure in failures if isinstance(failure, (TimedOut, LocalFault))), failures[-1])
+
+    def _checked(self, connection: Connection) -> Connection:
+        """A new connection, if it is still of use."""
+        if self._is_closed:
+            connection.abort()
+            raise LocalFault("the hub was closed before the call could be sent", handed_over=False)
+        if not connection.is_usable:
+            place = f"{self._endpoint.host} port {self._endpoint.port}"
+            raise NoConnection(f"{place} closed the connection at once", handed_over=False)
+        return connection
 
     def _not_in_time(self, call: Call, end: float, what: str) -> CallFailed:
         # Which bound was the nearer says what it is. Not the clock: a loop's timers may ring a millisecond early.
@@ -218,8 +236,11 @@ def _tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:
 
 
 def _may_be_forwarded(value: str) -> bool:
-    """No value with a control character goes into a header (the body carries it as it came)."""
-    return not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value)
+    """No value that a header could not carry as it is goes into one; the body has it in any case.
+
+    That is one with a control character, or with outer blanks, which the receiver would strip.
+    """
+    return value == value.strip() and not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value)
 
 
 def _reason(problem: Exception) -> str:

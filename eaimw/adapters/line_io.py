@@ -24,6 +24,7 @@ BATCHES = 2
 # Bytes of output that may wait before those who write are asked to pause.
 OUTPUT_HIGH = 4 * MAX_BYTES
 
+_BLANKS = b" \t\r"  # what JSON takes for white space within a line
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # A longer piece is no transaction, whatever of it may still be dropped at either end.
 _MAX_RAW = len(_BYTE_ORDER_MARK) + MAX_BYTES + len(b"\r")
@@ -87,7 +88,7 @@ class LineSplitter:
         raw = raw.removesuffix(b"\r")
         if len(raw) > MAX_BYTES:
             return Line(self._number, None)
-        return Line(self._number, raw) if raw and not raw.isspace() else None
+        return Line(self._number, raw) if raw.strip(_BLANKS) else None
 
 
 class LineReader:
@@ -190,6 +191,7 @@ class LineWriter:
         self._work_to_do = threading.Event()
         self._lines: list[bytes] = []
         self._waiting = 0  # bytes
+        self._is_waking = False
         self._is_ending = False
         self._room = asyncio.Event()
         self._room.set()
@@ -205,8 +207,14 @@ class LineWriter:
             self._waiting += len(line) + 1
             if self._waiting > OUTPUT_HIGH:
                 self._room.clear()  # under the lock: the thread must not find it set after it has made room
-        if not self._work_to_do.is_set():
-            self._work_to_do.set()
+        if not self._is_waking:
+            # Once per turn of the loop: each waking lets the thread have the interpreter, and costs as much as a call.
+            self._is_waking = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._is_waking = False
+        self._work_to_do.set()
 
     @property
     def has_room(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import stat
 import sys
@@ -35,6 +36,7 @@ from eaimw.errors import SettingsError, Unusable
 from eaimw.hub import Hub
 
 LOG_NAME = "breaker.log"
+SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log, the loop, libraries
 PROGRESS_EVERY = 0.2  # seconds
 PROGRESS_LIMIT = 1.0  # seconds for the last drawing
 
@@ -111,6 +113,7 @@ def relay(
     except SettingsError as fault:
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
+    _raise_limit(settings)
     with _signals():
         try:
             output = _output()
@@ -137,6 +140,21 @@ async def _run(settings: HubSettings, log: BreakerLog, fd: int, output: int, bac
             await run.run()
         _summary(hub, run, time.monotonic() - started)
     return run.problem
+
+
+def _raise_limit(settings: HubSettings) -> None:
+    """Let this process have a descriptor for each call that may be in flight; say so where the system does not."""
+    need = SPARE_DESCRIPTORS + sum(target.max_inflight for target in settings.targets.values())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= need or soft == resource.RLIM_INFINITY:
+        return
+    allowed = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < need:
+        say(
+            f"relay: --max-inflight may need {need:,} descriptors and the system allows {allowed:,} (ulimit -Hn); "
+            "calls beyond it will end as E902, not sent"
+        )
 
 
 def _output() -> int:
@@ -230,7 +248,7 @@ def _progress(run: LineRelay, size: int | None) -> Iterator[None]:
                 while not is_last:
                     is_last = ended.wait(PROGRESS_EVERY)
                     bar.label = f"{run.replied:,} replies"
-                    bar.pos = run.consumed if size is not None else 0
+                    bar.pos = run.consumed * run.replied // max(1, run.read) if size is not None else 0
                     bar.render_progress()
 
     thread = threading.Thread(target=draw, name="progress", daemon=True)
