@@ -109,6 +109,8 @@ class TargetSettings:
                 raise SettingsError(setting, value, f"seconds above 0, at most {MAX_SECONDS:,.0f}")
         if type(self.max_inflight) is not int or not 1 <= self.max_inflight <= MAX_INFLIGHT:
             raise SettingsError("max_inflight", self.max_inflight, f"an integer from 1 to {MAX_INFLIGHT:,}")
+        if self.ca_file is not None and (not isinstance(self.ca_file, str) or not self.ca_file):
+            raise SettingsError("ca_file", self.ca_file, "the path of a PEM file of certificates")
 
     @property
     def endpoint(self) -> Endpoint:

@@ -70,6 +70,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "codes": reply_codes,
     "layers": layers,
     "help relay": lambda: help_of("relay"),
+    "help check": lambda: help_of("check"),
+    "help config": lambda: help_of("config"),
     "help grade": lambda: help_of("grade"),
 }
 

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "eaimw"
 LEVELS = (
     {"errors", "codes", "kernel"},
     {"model", "config"},
+    {"hub_file"},
     {"ports", "wire"},
     {"replies", "target"},
     {"layers"},

@@ -14,6 +14,7 @@ import pytest
 from served import Served, target
 
 from eaimw import config
+from eaimw.hub_file import KEYS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -58,7 +59,7 @@ def test_the_commands_by_hand_do_what_is_said(tmp_path: Path) -> None:
     assert start == ["python fixtures/core.py &", "python fixtures/claim.py &"]
     assert [line for line in LINES if line.startswith("scripts/")] == ["scripts/demo", "scripts/test", "scripts/bench"]
     after = LINES[LINES.index(start[-1]) + 1 :]
-    story = after[: next(number for number, line in enumerate(after) if "eaimw grade" in line)]
+    story = after[: next(number for number, line in enumerate(after) if "bin/eaimw" in line)]
     assert len(story) == 6
     with target("core") as core, target("claim") as claim:
         fail, relay, log, recover, one, stats = (here(line, core, claim, tmp_path) for line in story)
@@ -72,6 +73,37 @@ def test_the_commands_by_hand_do_what_is_said(tmp_path: Path) -> None:
         reply = json.loads(run(one))
         assert (reply["code"], reply["data"]["balance"]) == ("0000", 1_000_000)
         assert json.loads(run(stats))["executed"] == 1
+
+
+def test_the_commands_of_the_hub_file_do_what_is_said(tmp_path: Path) -> None:
+    """The example is good, what it puts in force is good too, and the relay runs with it."""
+    check, config, relay = (
+        line.replace(".venv/bin/", f"{sys.prefix}/bin/") for line in LINES if "examples/hub.toml" in line
+    )
+    assert run(check) == "examples/hub.toml: good: CORE, CLAIM; 2 routes\n"
+    (tmp_path / "again.toml").write_text(run(config), encoding="utf-8")
+    assert run(f"{sys.prefix}/bin/eaimw check {tmp_path / 'again.toml'}").endswith(": good: CORE, CLAIM; 2 routes\n")
+    with target("core") as core, target("claim") as claim:
+        text = (ROOT / "examples/hub.toml").read_text(encoding="utf-8")
+        text = text.replace("http://127.0.0.1:9201/tx", core.url).replace("http://127.0.0.1:9202/tx", claim.url)
+        (tmp_path / "hub.toml").write_text(text, encoding="utf-8")
+        replies = [
+            json.loads(line)
+            for line in run(relay.replace("examples/hub.toml", str(tmp_path / "hub.toml"))).splitlines()
+        ]
+    assert len(replies) == 18
+    assert {reply["outcome"] for reply in replies} == {"done"}
+    assert (tmp_path / "breaker.log").read_text(encoding="utf-8") == ""
+
+
+def test_every_setting_of_the_file_is_in_the_table_and_in_the_example() -> None:
+    """A setting that is not explained to its readers is not there for them."""
+    example = (ROOT / "examples/hub.toml").read_text(encoding="utf-8")
+    for key in KEYS:
+        assert f"| `{key}` |" in README, key
+        assert key == "ca_file" or re.search(
+            rf"^#? *{key.removeprefix('breaker.')} = .*#|^url = ", example, re.MULTILINE
+        ), key
 
 
 def test_the_grader_commands_do_what_is_said() -> None:

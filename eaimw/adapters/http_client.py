@@ -227,8 +227,6 @@ def _tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:
     if not settings.endpoint.tls:
         return None
     try:
-        if settings.ca_file == "":
-            raise ValueError("it is empty")  # which ssl would take for None
         return ssl.create_default_context(cafile=settings.ca_file)
     except (OSError, ValueError, TypeError) as problem:
         allowed = f"a readable PEM file of certificates ({_reason(problem)})"

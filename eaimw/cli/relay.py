@@ -17,11 +17,13 @@ from typing import Any
 
 import click
 import uvloop
+from click.core import ParameterSource
 
 from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.lines import LineRelay
 from eaimw.adapters.system import SystemClock
 from eaimw.app import open_hub, say, two_targets
+from eaimw.cli.files import read
 from eaimw.config import (
     CLAIM_URL,
     CORE_URL,
@@ -34,6 +36,7 @@ from eaimw.config import (
 )
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub import Hub
+from eaimw.hub_file import HubFile, with_options
 
 LOG_NAME = "breaker.log"
 SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log, the loop, libraries
@@ -85,6 +88,12 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
     "with `eaimw relay` in the working directory]",
 )
 @click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A hub.toml with the targets; an option given here as well wins over it, for every target.",
+)
+@click.option(
     "--core-url", metavar="URL", default=CORE_URL, show_default=True, help="Where CORE is; without a path: /tx."
 )
 @click.option(
@@ -98,7 +107,13 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 )
 @click.pass_context
 def relay(
-    ctx: click.Context, /, source: str, breaker_log: Path | None, backpressure: bool | None, **options: Any
+    ctx: click.Context,
+    /,
+    source: str,
+    breaker_log: Path | None,
+    config: Path | None,
+    backpressure: bool | None,
+    **options: Any,
 ) -> None:
     """Relay transactions to their targets.
 
@@ -109,7 +124,11 @@ def relay(
     Exit status: 0 every transaction got its reply; 1 input, output or log could not be used; 2 wrong usage.
     """
     try:
-        settings = two_targets(**options)
+        if config is None:
+            settings = two_targets(**options)
+        else:
+            file = _with_given_options(ctx, read(config), options)
+            settings, breaker_log = file.settings, breaker_log or file.breaker_log
     except SettingsError as fault:
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
@@ -128,6 +147,20 @@ def relay(
     if problem is not None:
         say(f"relay: {problem}")
         ctx.exit(1)
+
+
+def _with_given_options(ctx: click.Context, file: HubFile, options: dict[str, Any]) -> HubFile:
+    """The file, under what was really given on the command line. Raises SettingsError and UsageError."""
+    given = {
+        name: value for name, value in options.items() if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
+    }
+    for option in ("core_url", "claim_url"):
+        if option in given:
+            raise click.UsageError(
+                f"--{option.replace('_', '-')} does not go with --config: its targets have urls", ctx
+            )
+    keys = {"fail_threshold": "breaker.fail_threshold", "reset_timeout": "breaker.reset_timeout"}
+    return with_options(file, {keys.get(name, name): value for name, value in given.items()})
 
 
 async def _run(settings: HubSettings, log: BreakerLog, fd: int, output: int, backpressure: bool | None) -> str | None:

@@ -1,0 +1,192 @@
+"""hub.toml: read, checked as a whole, and turned into the frozen records of `config`.
+
+    [hub]                     breaker_log
+    [defaults]                what holds for every target that does not say otherwise
+    [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file
+    [targets.NAME.breaker]    fail_threshold, reset_timeout
+    [routes]                  op = "NAME"
+
+Paths are taken from the file's own folder.
+
+What a setting may be stands in `config` alone: each value is tried in the record that it is for, so every fault of a
+file is found at once, and a new setting needs no line here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from eaimw.config import NAME_ALLOWED, NO_TARGET, BreakerSettings, HubSettings, TargetSettings, is_name
+from eaimw.errors import EaimwError, SettingsError, Unusable, shown
+
+SECTIONS = ("hub", "defaults", "targets", "routes")
+BUILT_IN = "built in"
+_BREAKER = tuple(field.name for field in fields(BreakerSettings))
+_TARGET = tuple(field.name for field in fields(TargetSettings) if field.name != "breaker")
+# As they are written below a target: `timeout`, `breaker.fail_threshold`.
+KEYS = (*_TARGET, *(f"breaker.{name}" for name in _BREAKER))
+
+
+class BadHubFile(EaimwError):
+    """A file that cannot be used. faults: all of them, each a sentence that begins with its place."""
+
+    def __init__(self, path: Path, faults: list[str]) -> None:
+        super().__init__("\n".join(f"{path}: {fault}" for fault in faults))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """What a file says. origins: target -> key -> where its value came from. breaker_log: None: the file names none."""
+
+    settings: HubSettings
+    origins: Mapping[str, Mapping[str, str]]
+    breaker_log: Path | None
+
+
+def read_hub_file(path: Path) -> HubFile:
+    """The file, checked. Raises Unusable if it cannot be read, BadHubFile with everything that is wrong in it."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise Unusable(f"{path} cannot be read: {problem.strerror}; name a hub.toml") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise BadHubFile(path, [f"it is not TOML: {problem}"]) from None
+    return _Reading(path, data).result()
+
+
+class _Reading:
+    """One reading of one file; collects its faults."""
+
+    def __init__(self, path: Path, data: dict[str, Any]) -> None:
+        self._path = path
+        self._folder = path.resolve().parent
+        self._data = data
+        self._faults: list[str] = []
+
+    def result(self) -> HubFile:
+        """The file's content. Raises BadHubFile."""
+        self._known(self._data, SECTIONS, "")
+        log = self._breaker_log()
+        defaults = self._values(self._table(self._data, "defaults"), "defaults", may_have_url=False)
+        targets: dict[str, TargetSettings | None] = {}
+        origins: dict[str, dict[str, str]] = {}
+        for name in self._table(self._data, "targets"):
+            targets[name], origins[name] = self._target(name, defaults)
+        if not targets:
+            self._faults.append("targets: there is none; a hub needs at least one, as [targets.CORE] with its url")
+        routes = self._routes(targets)
+        if self._faults:
+            raise BadHubFile(self._path, self._faults)
+        good = {name: target for name, target in targets.items() if target is not None}
+        return HubFile(HubSettings(good, routes), origins, log)
+
+    def _target(self, name: str, defaults: dict[str, Any]) -> tuple[TargetSettings | None, dict[str, str]]:
+        place = f"targets.{name}"
+        if not is_name(name) or name == NO_TARGET:
+            self._faults.append(f"{place}: the name must be {NAME_ALLOWED}, and not {NO_TARGET} alone")
+        table = self._table(self._table(self._data, "targets"), name, place)
+        own = self._values(table, place)
+        if "url" not in table:
+            self._faults.append(f"{place}.url: it is missing; it must be {_allowed('url', None)}")
+        origin = {key: place if key in own else "defaults" if key in defaults else BUILT_IN for key in KEYS}
+        if "url" not in own:
+            return None, origin
+        return _record({**defaults, **own}), origin
+
+    def _values(self, table: dict[str, Any], place: str, *, may_have_url: bool = True) -> dict[str, Any]:
+        """The good values of a target's table by key, its breaker's too."""
+        known = [key for key in _TARGET if may_have_url or key != "url"]
+        found = {key: value for key, value in table.items() if key != "breaker"}
+        self._known(found, known, place, also=("breaker",))
+        breaker = self._table(table, "breaker", f"{place}.breaker")
+        self._known(breaker, _BREAKER, f"{place}.breaker")
+        found |= {f"breaker.{key}": value for key, value in breaker.items()}
+        good = {}
+        for key, value in found.items():
+            if key not in KEYS or (key == "url" and not may_have_url):
+                continue
+            allowed = _allowed(key, value)
+            if allowed is None:
+                good[key] = str(self._folder / value) if key == "ca_file" else value
+            else:
+                self._faults.append(f"{place}.{key}: it is {shown(value)}; it must be {allowed}")
+        return good
+
+    def _breaker_log(self) -> Path | None:
+        hub = self._table(self._data, "hub")
+        self._known(hub, ("breaker_log",), "hub")
+        if "breaker_log" not in hub:
+            return None
+        name = hub["breaker_log"]
+        if not isinstance(name, str) or not name or "\0" in name:
+            self._faults.append(f"hub.breaker_log: it is {shown(name)}; it must be the path of a file")
+            return None
+        return self._folder / name
+
+    def _routes(self, targets: Iterable[str]) -> dict[str, str]:
+        routes = self._table(self._data, "routes")
+        for op, name in routes.items():
+            if not is_name(op):
+                self._faults.append(f"routes.{op}: the op must be {NAME_ALLOWED}")
+            if not isinstance(name, str) or name not in targets:
+                allowed = f"one of the targets ({', '.join(targets)})"
+                self._faults.append(f"routes.{op}: it is {shown(name)}; it must be {allowed}{_nearest(name, targets)}")
+        return routes
+
+    def _table(self, data: dict[str, Any], key: str, place: str = "") -> dict[str, Any]:
+        table = data.get(key, {})
+        if not isinstance(table, dict):
+            self._faults.append(f"{place or key}: it is {shown(table)}; it must be a table, [{place or key}]")
+            return {}
+        return table
+
+    def _known(self, table: dict[str, Any], known: Iterable[str], place: str, also: tuple[str, ...] = ()) -> None:
+        names = [*known, *also]
+        for key in table:
+            if key not in names:
+                where = f"{place}.{key}" if place else key
+                self._faults.append(f"{where}: unknown; known are {', '.join(names)}{_nearest(key, names)}")
+
+
+def with_options(file: HubFile, options: Mapping[str, Any]) -> HubFile:
+    """The file with these settings, by their keys, in place of every target's own. Raises SettingsError."""
+    plain = {key: value for key, value in options.items() if key in _TARGET}
+    breaker = {key.removeprefix("breaker."): value for key, value in options.items() if key.startswith("breaker.")}
+    targets = {
+        name: replace(target, **plain, breaker=replace(target.breaker, **breaker))
+        for name, target in file.settings.targets.items()
+    }
+    origins = {name: {**origin, **dict.fromkeys(options, "command line")} for name, origin in file.origins.items()}
+    return replace(file, settings=replace(file.settings, targets=targets), origins=origins)
+
+
+def value_of(target: TargetSettings, key: str) -> Any:
+    """What is in force for a key as it is written in the file."""
+    name = key.removeprefix("breaker.")
+    return getattr(target.breaker if name != key else target, name)
+
+
+def _record(values: dict[str, Any]) -> TargetSettings:
+    plain = {key: value for key, value in values.items() if key in _TARGET}
+    breaker = {key.removeprefix("breaker."): value for key, value in values.items() if key not in _TARGET}
+    return TargetSettings(**plain, breaker=BreakerSettings(**breaker))
+
+
+def _allowed(key: str, value: Any) -> str | None:
+    """None if the record takes the value, else what it allows."""
+    try:
+        _record({"url": "http://127.0.0.1/tx", key: value})
+    except SettingsError as problem:
+        return problem.allowed
+    return None
+
+
+def _nearest(name: object, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,267 @@
+"""hub.toml: what is good of it, what is wrong with it, and where each value came from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from relayed import ok, peer
+from served import ROOT
+
+from eaimw.config import BreakerSettings, TargetSettings
+from eaimw.errors import SettingsError, Unusable
+from eaimw.hub_file import KEYS, BadHubFile, HubFile, read_hub_file, value_of, with_options
+
+GOOD = """
+[hub]
+breaker_log = "logs/breaker.log"
+[defaults]
+timeout = 4
+max_inflight = 7
+[defaults.breaker]
+reset_timeout = 0
+[targets.CORE]
+url = "http://core:8080"
+timeout = 2.5
+[targets.CORE.breaker]
+fail_threshold = 9
+[targets."CLAIM.NEW"]
+url = "https://claim/api?x=1"
+ca_file = "ca.pem"
+[routes]
+PAY = "CORE"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def read(folder: Path, text: str) -> HubFile:
+    path = folder / "hub.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_hub_file(path)
+
+
+def faults(folder: Path, text: str) -> list[str]:
+    with pytest.raises(BadHubFile) as caught:
+        read(folder, text)
+    assert all(line.startswith(f"{folder / 'hub.toml'}: ") for line in str(caught.value).splitlines())
+    return caught.value.faults
+
+
+def test_what_is_in_force(folder: Path) -> None:
+    """A target's own value wins over [defaults], and those over what is built in; 0 is a value."""
+    file = read(folder, GOOD)
+    assert file.settings.targets == {
+        "CORE": TargetSettings("http://core:8080", 2.5, 7, BreakerSettings(9, 0)),
+        "CLAIM.NEW": TargetSettings(
+            "https://claim/api?x=1", 4, 7, BreakerSettings(reset_timeout=0), ca_file=str(folder / "ca.pem")
+        ),
+    }
+    assert file.settings.routes == {"PAY": "CORE"}
+    assert file.breaker_log == folder / "logs/breaker.log"
+
+
+def test_where_each_value_came_from(folder: Path) -> None:
+    """The target's own table, [defaults], or built in."""
+    file = read(folder, GOOD)
+    assert file.origins["CORE"] == {
+        "url": "targets.CORE",
+        "timeout": "targets.CORE",
+        "max_inflight": "defaults",
+        "connect_timeout": "built in",
+        "ca_file": "built in",
+        "breaker.fail_threshold": "targets.CORE",
+        "breaker.reset_timeout": "defaults",
+    }
+    assert set(file.origins["CORE"]) == set(KEYS)
+
+
+def test_the_command_line_wins_for_every_target(folder: Path) -> None:
+    """And is named as the origin; a bad value is a SettingsError."""
+    file = with_options(read(folder, GOOD), {"timeout": 1.0, "breaker.fail_threshold": 2})
+    for name, target in file.settings.targets.items():
+        assert (target.timeout, target.breaker.fail_threshold, target.max_inflight) == (1.0, 2, 7)
+        assert file.origins[name]["timeout"] == file.origins[name]["breaker.fail_threshold"] == "command line"
+        assert file.origins[name]["max_inflight"] == "defaults"
+    with pytest.raises(SettingsError, match="timeout"):
+        with_options(file, {"timeout": 0})
+
+
+def test_every_fault_is_told_at_once(folder: Path) -> None:
+    """Place, what was found, what is allowed, and the nearest known key."""
+    text = """
+hubb = 1
+[hub]
+breaker_log = ""
+[defaults]
+url = "http://x"
+max_inflight = 0
+[defaults.breaker]
+fail_treshold = 3
+[targets."a b"]
+url = "http://x"
+[targets.CORE]
+timeout = "3"
+max_inflght = 4
+[targets.CLAIM]
+url = "ftp://x"
+breaker = 5
+[targets.-]
+url = "http://x"
+connect_timeout = true
+[routes]
+PAY = "CROE"
+"x y" = 5
+"""
+    assert faults(folder, text) == [
+        "hubb: unknown; known are hub, defaults, targets, routes; did you mean hub?",
+        "hub.breaker_log: it is ''; it must be the path of a file",
+        "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, breaker",
+        (
+            "defaults.breaker.fail_treshold: unknown; known are fail_threshold, reset_timeout; "
+            "did you mean fail_threshold?"
+        ),
+        "defaults.max_inflight: it is 0; it must be an integer from 1 to 100,000",
+        "targets.a b: the name must be a string of 1 to 64 of A-Z a-z 0-9 _ . -, and not - alone",
+        (
+            "targets.CORE.max_inflght: unknown; known are url, timeout, max_inflight, connect_timeout, ca_file, "
+            "breaker; did you mean max_inflight?"
+        ),
+        "targets.CORE.timeout: it is '3'; it must be seconds above 0, at most 3,600",
+        (
+            "targets.CORE.url: it is missing; it must be an http:// or https:// URL such as http://127.0.0.1:9201/tx, "
+            "in printable ASCII without blanks"
+        ),
+        "targets.CLAIM.breaker: it is 5; it must be a table, [targets.CLAIM.breaker]",
+        "targets.CLAIM.url: it is 'ftp://x'; it must be an http:// or https:// URL such as http://127.0.0.1:9201/tx",
+        "targets.-: the name must be a string of 1 to 64 of A-Z a-z 0-9 _ . -, and not - alone",
+        "targets.-.connect_timeout: it is true; it must be seconds above 0, at most 3,600",
+        "routes.PAY: it is 'CROE'; it must be one of the targets (a b, CORE, CLAIM, -); did you mean CORE?",
+        "routes.x y: the op must be a string of 1 to 64 of A-Z a-z 0-9 _ . -",
+        "routes.x y: it is 5; it must be one of the targets (a b, CORE, CLAIM, -)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "targets: there is none"),
+        ("targets = 5", "targets: it is 5; it must be a table"),
+        ("[[targets]]", "targets: it is"),
+        ("[targets]\nCORE = 'http://x'", "targets.CORE: it is 'http://x'; it must be a table, [targets.CORE]"),
+        ("x", "it is not TOML: "),
+        ("a = 1\na = 2", "it is not TOML: "),
+        ("routes = []\n[targets.A]\nurl = 'http://x'", "routes: it is []; it must be a table"),
+        ("[targets.A]\nurl = 'http://x'\ntimeout = nan", "targets.A.timeout: it is nan"),
+        ("[targets.A]\nurl = 'http://x'\ntimeout = 1979-05-27", "targets.A.timeout: it is datetime.date"),
+        ("[targets.A]\nurl = ['http://x']", "targets.A.url: it is ['http://x']"),
+        ("[targets.A]\nurl = 'http://x'\nca_file = 3", "targets.A.ca_file: it is 3; it must be the path of a PEM file"),
+        ("[targets.A]\nurl = 'http://x'\n[targets.A.breaker]\nreset_timeout = -1", "targets.A.breaker.reset_timeout: "),
+    ],
+)
+def test_files_of_a_wrong_shape(folder: Path, text: str, fault: str) -> None:
+    """Never another exception than one that says what is wrong."""
+    assert any(told.startswith(fault) for told in faults(folder, text))
+
+
+def test_a_file_that_cannot_be_read(folder: Path) -> None:
+    """Missing, a folder: Unusable; bytes that are no text: a fault of the file."""
+    for path in (folder / "nothing.toml", folder):
+        with pytest.raises(Unusable, match=r"name a hub\.toml"):
+            read_hub_file(path)
+    (folder / "hub.toml").write_bytes(b"\xff")
+    with pytest.raises(BadHubFile, match="not TOML"):
+        read_hub_file(folder / "hub.toml")
+
+
+def test_every_setting_has_its_key() -> None:
+    """What TargetSettings and BreakerSettings have can be written in the file."""
+    target = TargetSettings("http://x")
+    assert [value_of(target, key) for key in KEYS] == ["http://x", 3.0, 10, 0.5, None, 5, 10.0]
+
+
+# The commands.
+
+
+def eaimw(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", "from eaimw.cli import main; main()", *arguments]
+    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_commands_say_what_is_wrong_and_how_bad(folder: Path) -> None:
+    """check and config: 2 for a file with faults, 1 for one that cannot be read; no traceback."""
+    (folder / "hub.toml").write_text("[targets.CORE]\nurl = 'ftp://x'\n", encoding="utf-8")
+    for command in ("check", "config"):
+        bad, missing = eaimw(command, str(folder / "hub.toml")), eaimw(command, str(folder / "nothing.toml"))
+        assert (bad.returncode, missing.returncode) == (2, 1)
+        assert bad.stderr.startswith(f"{folder / 'hub.toml'}: targets.CORE.url: it is 'ftp://x'")
+        assert missing.stderr.count("\n") == 1
+        assert "Traceback" not in bad.stderr + missing.stderr
+
+
+def test_what_config_prints_is_the_same_hub(folder: Path) -> None:
+    """Read again it has the same settings; each line says where its value came from."""
+    first = read(folder, GOOD)
+    printed = eaimw("config", str(folder / "hub.toml")).stdout
+    assert "timeout = 2.5  # targets.CORE" in printed
+    assert "max_inflight = 7  # defaults" in printed
+    assert "connect_timeout = 0.5  # built in" in printed
+    assert read(folder, printed).settings == first.settings
+    assert read(folder, printed).breaker_log == first.breaker_log
+
+
+def test_the_relay_takes_its_targets_from_the_file(folder: Path) -> None:
+    """Any number of targets, a route, the file's log, and an option that wins over the file."""
+    with peer() as east, peer(lambda tx: ok(tx, "B201")) as west:
+        (folder / "hub.toml").write_text(
+            f"[hub]\nbreaker_log = 'their.log'\n[targets.EAST]\nurl = '{east.url}'\n"
+            f"[targets.WEST]\nurl = '{west.url}'\n[routes]\nGO = 'WEST'\n",
+            encoding="utf-8",
+        )
+        command = [sys.executable, "breaker/relay.py", "--config", str(folder / "hub.toml")]
+        lines = [{"tx_id": "1", "target": "EAST"}, {"tx_id": "2", "op": "GO"}, {"tx_id": "3", "target": "CORE"}]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+            input="".join(json.dumps(line) + "\n" for line in lines),
+        )  # fmt: skip
+    replies = {reply["tx_id"]: reply for reply in map(json.loads, done.stdout.splitlines())}
+    assert [(replies[name]["target"], replies[name]["code"]) for name in "123"] == [
+        ("EAST", "0000"), ("WEST", "B201"), ("CORE", "E903")
+    ]  # fmt: skip
+    assert (folder / "their.log").exists()
+
+
+def test_an_option_given_as_well_wins(folder: Path) -> None:
+    """--max-inflight 1 over the file's 50: with one call in flight the next line of a pipe is E905."""
+    with peer(lambda tx: None) as silent:
+        (folder / "hub.toml").write_text(
+            f"[targets.CORE]\nurl = '{silent.url}'\nmax_inflight = 50\ntimeout = 0.3\n", encoding="utf-8"
+        )
+        program = [sys.executable, "breaker/relay.py", "--config", str(folder / "hub.toml"), "--max-inflight", "1"]
+        program += ["--breaker-log", str(folder / "breaker.log")]
+        done = subprocess.run(
+            program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+            input='{"tx_id":"1","target":"CORE"}\n{"tx_id":"2","target":"CORE"}\n',
+        )  # fmt: skip
+    assert [json.loads(line)["code"] for line in done.stdout.splitlines()] == ["E905", "E901"]
+
+
+def test_the_relay_does_not_start_with_a_bad_file(folder: Path) -> None:
+    """Exit 2 with the faults; a URL on the command line does not go with a file; a bad option is named as one."""
+    (folder / "hub.toml").write_text("[targets.CORE]\nurl = 'http://x'\n", encoding="utf-8")
+    (folder / "bad.toml").write_text("[targets.CORE]\n", encoding="utf-8")
+    for file, options, words in (
+        ("bad.toml", [], "targets.CORE.url: it is missing"),
+        ("hub.toml", ["--core-url", "http://y"], "--core-url does not go with --config"),
+        ("hub.toml", ["--timeout", "0"], "--timeout must be seconds above 0"),
+    ):
+        done = eaimw("relay", "--config", str(folder / file), *options, "/dev/null")
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
