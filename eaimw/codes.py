@@ -23,6 +23,7 @@ NO_CONNECTION = "E902"
 NO_TARGET = "E903"
 CIRCUIT_OPEN = "E904"
 FULL = "E905"
+SHED = "E908"
 GOING_DOWN = "E911"
 
 
@@ -61,7 +62,7 @@ RULES: dict[str, Rule] = {
     FULL: Rule("max-inflight reached: not called, never queued", "not_sent", "none", 503, says_when=True),
     "E906": Rule("the deadline is past or too near", "not_sent", "none", 504, comes_again=False),
     "E907": Rule("rate limit", "not_sent", "none", 429, says_when=True),
-    "E908": Rule("shed: the hub is overloaded", "not_sent", "none", 503, says_when=True),
+    SHED: Rule("shed: the hub is overloaded", "not_sent", "none", 503, says_when=True),
     "E909": Rule("the same operation is running, or its outcome is not yet known", "unknown", "none", 409),
     "E910": Rule("the idempotency key was used before with other content", "not_sent", "none", 422, comes_again=False),
     GOING_DOWN: Rule("the hub is going down, or maintenance", "not_sent", "none", 503, says_when=True),

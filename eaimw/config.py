@@ -64,6 +64,29 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. host: a name or an address; port: 0 takes any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, setting: str = "listen") -> Address:
+        """From `HOST:PORT`, an IPv6 address in brackets. Raises SettingsError."""
+        host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            host = ""
+        if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+            raise SettingsError(setting, text, "HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port 0 to 65535")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class BreakerSettings:
     """When a target's circuit opens and how long it rests.
 

@@ -85,6 +85,17 @@ class Hub:
         reply = refused(codes.MALFORMED, f"{where}{problem}", self._random, tx_id=problem.tx_id, target=problem.target)
         return self._finish(reply, self._clock.monotonic() if started is None else started, None)
 
+    def refusal(self, code: str, message: str) -> Reply:
+        """A refusal of what was not even read as a transaction; not counted."""
+        reply = refused(code, message, self._random, tx_id=None, target=None)
+        reply.elapsed_ms = 0.0
+        return reply
+
+    @property
+    def is_going_down(self) -> bool:
+        """Is every new transaction refused?"""
+        return self._is_going_down
+
     def target_of(self, tx: Transaction) -> Target | None:
         """The target that serves it: the one it names, else the one its op is routed to; None if there is none."""
         name = tx.target if tx.target is not None else self.routes.get(tx.op or "")

@@ -1,6 +1,6 @@
 """hub.toml: read, checked as a whole, and turned into the frozen records of `config`.
 
-    [hub]                     breaker_log
+    [hub]                     listen, breaker_log
     [defaults]                what holds for every target that does not say otherwise
     [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file
     [targets.NAME.breaker]    fail_threshold, reset_timeout
@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from eaimw.config import NAME_ALLOWED, NO_TARGET, BreakerSettings, HubSettings, TargetSettings, is_name
+from eaimw.config import NAME_ALLOWED, NO_TARGET, Address, BreakerSettings, HubSettings, TargetSettings, is_name
 from eaimw.errors import EaimwError, SettingsError, Unusable, shown
 
 SECTIONS = ("hub", "defaults", "targets", "routes")
@@ -42,10 +42,11 @@ class BadHubFile(EaimwError):
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """What a file says. origins: target -> key -> where its value came from. breaker_log: None: the file names none."""
+    """What a file says. origins: target -> key -> where its value came from. None: the file does not say."""
 
     settings: HubSettings
     origins: Mapping[str, Mapping[str, str]]
+    listen: Address | None
     breaker_log: Path | None
 
 
@@ -72,7 +73,9 @@ class _Reading:
     def result(self) -> HubFile:
         """The file's content. Raises BadHubFile."""
         self._known(self._data, SECTIONS, "")
-        log = self._breaker_log()
+        hub = self._table(self._data, "hub")
+        self._known(hub, ("listen", "breaker_log"), "hub")
+        listen, log = self._listen(hub), self._breaker_log(hub)
         defaults = self._values(self._table(self._data, "defaults"), "defaults", may_have_url=False)
         targets: dict[str, TargetSettings | None] = {}
         origins: dict[str, dict[str, str]] = {}
@@ -84,7 +87,7 @@ class _Reading:
         if self._faults:
             raise BadHubFile(self._path, self._faults)
         good = {name: target for name, target in targets.items() if target is not None}
-        return HubFile(HubSettings(good, routes), origins, log)
+        return HubFile(HubSettings(good, routes), origins, listen, log)
 
     def _target(self, name: str, defaults: dict[str, Any]) -> tuple[TargetSettings | None, dict[str, str]]:
         place = f"targets.{name}"
@@ -118,9 +121,16 @@ class _Reading:
                 self._faults.append(f"{place}.{key}: it is {shown(value)}; it must be {allowed}")
         return good
 
-    def _breaker_log(self) -> Path | None:
-        hub = self._table(self._data, "hub")
-        self._known(hub, ("breaker_log",), "hub")
+    def _listen(self, hub: dict[str, Any]) -> Address | None:
+        if "listen" not in hub:
+            return None
+        try:
+            return Address.parse(hub["listen"])
+        except SettingsError as problem:
+            self._faults.append(f"hub.listen: it is {shown(hub['listen'])}; it must be {problem.allowed}")
+            return None
+
+    def _breaker_log(self, hub: dict[str, Any]) -> Path | None:
         if "breaker_log" not in hub:
             return None
         name = hub["breaker_log"]

@@ -20,6 +20,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: Priority = "normal"
     timeout_ms: int | None = None
     idempotency_key: str | None = None
+    traceparent: str | None = None
     raw: bytes
 
 

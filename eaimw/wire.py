@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from itertools import accumulate
 from typing import Any, NoReturn
@@ -93,6 +93,30 @@ def read_transaction(raw: bytes) -> Transaction:
         idempotency_key=key or None,
         raw=raw,
     )
+
+
+_is_trace = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+
+
+def with_headers(tx: Transaction, headers: Mapping[bytes, bytes]) -> Transaction:
+    """The transaction with what its caller's HTTP headers add (names in lower case); its own fields win.
+
+    Idempotency-Key and X-Priority as the fields, else Malformed; a traceparent that is none is ignored, as W3C's
+    Trace Context asks.
+    """
+    added: dict[str, str] = {}
+    for header, field in ((b"idempotency-key", "idempotency_key"), (b"x-priority", "priority")):
+        if header not in headers or f'"{field}"'.encode() in tx.raw:
+            continue
+        value = headers[header].decode("utf-8", "replace")
+        if not _is_allowed(field, value):
+            name = header.decode()
+            raise Malformed(f"the header {name} must be {_ALLOWED[field][1]}, not {shown(value)}", tx.tx_id, tx.target)
+        added[field] = value
+    trace = headers.get(b"traceparent", b"")
+    if _is_trace(trace):
+        added["traceparent"] = trace.decode()
+    return msgspec.structs.replace(tx, **added) if added else tx
 
 
 def from_python(tx: object) -> Transaction:

@@ -44,10 +44,10 @@ def reply_codes() -> str:
     }
     unsent = {code: f"{codes.RULES[code].outcome}; not_sent if no byte was handed over" for code in codes.MAY_BE_UNSENT}
     rows = [
-        f"| `{code}` | {rule.meaning} | {unsent.get(code, rule.outcome)} | {rule.sample} |"
+        f"| `{code}` | {rule.meaning} | {unsent.get(code, rule.outcome)} | {rule.sample} | {rule.http} |"
         for code, rule in rules.items()
     ]
-    return "\n".join(["| code | means | outcome | breaker sample |", "|---|---|---|---|", *rows])
+    return "\n".join(["| code | means | outcome | breaker sample | HTTP |", "|---|---|---|---|---|", *rows])
 
 
 def layers() -> str:
@@ -70,6 +70,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "codes": reply_codes,
     "layers": layers,
     "help relay": lambda: help_of("relay"),
+    "help serve": lambda: help_of("serve"),
     "help check": lambda: help_of("check"),
     "help config": lambda: help_of("config"),
     "help grade": lambda: help_of("grade"),

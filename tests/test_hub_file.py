@@ -11,12 +11,13 @@ import pytest
 from relayed import ok, peer
 from served import ROOT
 
-from eaimw.config import BreakerSettings, TargetSettings
+from eaimw.config import Address, BreakerSettings, TargetSettings
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import KEYS, BadHubFile, HubFile, read_hub_file, value_of, with_options
 
 GOOD = """
 [hub]
+listen = "127.0.0.1:8080"
 breaker_log = "logs/breaker.log"
 [defaults]
 timeout = 4
@@ -65,6 +66,7 @@ def test_what_is_in_force(folder: Path) -> None:
     }
     assert file.settings.routes == {"PAY": "CORE"}
     assert file.breaker_log == folder / "logs/breaker.log"
+    assert file.listen == Address("127.0.0.1", 8080)
 
 
 def test_where_each_value_came_from(folder: Path) -> None:
@@ -98,6 +100,7 @@ def test_every_fault_is_told_at_once(folder: Path) -> None:
     text = """
 hubb = 1
 [hub]
+listen = 8080
 breaker_log = ""
 [defaults]
 url = "http://x"
@@ -121,6 +124,7 @@ PAY = "CROE"
 """
     assert faults(folder, text) == [
         "hubb: unknown; known are hub, defaults, targets, routes; did you mean hub?",
+        "hub.listen: it is 8080; it must be HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port 0 to 65535",
         "hub.breaker_log: it is ''; it must be the path of a file",
         "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, breaker",
         (
@@ -214,6 +218,7 @@ def test_what_config_prints_is_the_same_hub(folder: Path) -> None:
     assert "connect_timeout = 0.5  # built in" in printed
     assert read(folder, printed).settings == first.settings
     assert read(folder, printed).breaker_log == first.breaker_log
+    assert read(folder, printed).listen == first.listen
 
 
 def test_the_relay_takes_its_targets_from_the_file(folder: Path) -> None:

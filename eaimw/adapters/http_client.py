@@ -102,6 +102,8 @@ class HttpTransport:
         )
         if tx.idempotency_key is not None and _may_be_forwarded(tx.idempotency_key):
             head += f"Idempotency-Key: {tx.idempotency_key}\r\n"
+        if tx.traceparent is not None:
+            head += f"traceparent: {tx.traceparent}\r\n"
         return self._head + head.encode() + b"\r\n" + tx.raw
 
     # Connections.

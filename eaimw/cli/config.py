@@ -19,8 +19,10 @@ def config(file: Path) -> None:
     What it prints is itself a hub.toml. Exit status as `eaimw check`.
     """
     found = read(file)
-    if found.breaker_log is not None:
-        click.echo(f"[hub]\nbreaker_log = {_toml(str(found.breaker_log))}  # hub\n")
+    for name, value in (("listen", found.listen), ("breaker_log", found.breaker_log)):
+        if value is not None:
+            click.echo(f"hub.{name} = {_toml(str(value))}")
+    click.echo()
     for name, target in found.settings.targets.items():
         click.echo(f"[targets.{_toml(name)}]" if "." in name else f"[targets.{name}]")
         for key in KEYS:

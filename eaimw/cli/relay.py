@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import resource
-import signal
 import stat
 import sys
 import threading
@@ -21,29 +18,25 @@ from click.core import ParameterSource
 
 from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.lines import LineRelay
-from eaimw.adapters.system import SystemClock
 from eaimw.app import open_hub, say, two_targets
 from eaimw.cli.files import read
+from eaimw.cli.running import heed_signals, opened_log, raise_limit, serve, signals, summary
 from eaimw.config import (
     CLAIM_URL,
     CORE_URL,
     FAIL_THRESHOLD,
     INFLIGHT,
-    NO_TARGET,
     RESET_TIMEOUT,
     TIMEOUT,
+    Address,
     HubSettings,
 )
 from eaimw.errors import SettingsError, Unusable
-from eaimw.hub import Hub
 from eaimw.hub_file import HubFile, with_options
 
 LOG_NAME = "breaker.log"
-SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log, the loop, libraries
 PROGRESS_EVERY = 0.2  # seconds
 PROGRESS_LIMIT = 1.0  # seconds for the last drawing
-
-_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 @click.command()
@@ -88,6 +81,11 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
     "with `eaimw relay` in the working directory]",
 )
 @click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Serve POST /tx over HTTP instead of reading INPUT; port 0: any free one.  [default: off]",
+)
+@click.option(
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -112,18 +110,20 @@ def relay(
     source: str,
     breaker_log: Path | None,
     config: Path | None,
+    listen: str | None,
     backpressure: bool | None,
     **options: Any,
 ) -> None:
     """Relay transactions to their targets.
 
     Reads one JSON object per line from INPUT (a file; standard input by default) and writes one reply per line to
-    standard output as soon as it is known. A target that is slow or dead is refused at once, by itself: E905 when
-    its calls in flight reach the limit, E904 while its circuit is open.
+    standard output as soon as it is known; with --listen it serves HTTP instead. A target that is slow or dead is
+    refused at once, by itself: E905 when its calls in flight reach the limit, E904 while its circuit is open.
 
     Exit status: 0 every transaction got its reply; 1 input, output or log could not be used; 2 wrong usage.
     """
     try:
+        address = None if listen is None else Address.parse(listen)
         if config is None:
             settings = two_targets(**options)
         else:
@@ -132,16 +132,17 @@ def relay(
     except SettingsError as fault:
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
-    _raise_limit(settings)
-    with _signals():
+    log_path = breaker_log or Path(ctx.obj or LOG_NAME)
+    if address is not None:
+        if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
+            raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
+        ctx.exit(serve(settings, log_path, address))
+    raise_limit(settings)
+    with signals():
         try:
             output = _output()
-            with _input(source) as fd:
-                log = BreakerLog(breaker_log or Path(ctx.obj or LOG_NAME), clock=SystemClock(), say=say)
-                try:
-                    problem = uvloop.run(_run(settings, log, fd, output, backpressure))
-                finally:
-                    log.close()
+            with _input(source) as fd, opened_log(log_path) as log:
+                problem = uvloop.run(_run(settings, log, fd, output, backpressure))
         except Unusable as fault:
             problem = str(fault)
     if problem is not None:
@@ -168,26 +169,11 @@ async def _run(settings: HubSettings, log: BreakerLog, fd: int, output: int, bac
     started = time.monotonic()
     async with open_hub(settings, breaker_log=log) as hub:
         run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)
-        _heed_signals(run, log)
+        heed_signals(run.stop, log)
         with _progress(run, os.fstat(fd).st_size if is_file else None):
             await run.run()
-        _summary(hub, run, time.monotonic() - started)
+        summary(hub, run.read, run.replied, time.monotonic() - started)
     return run.problem
-
-
-def _raise_limit(settings: HubSettings) -> None:
-    """Let this process have a descriptor for each call that may be in flight; say so where the system does not."""
-    need = SPARE_DESCRIPTORS + sum(target.max_inflight for target in settings.targets.values())
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= need or soft == resource.RLIM_INFINITY:
-        return
-    allowed = need if hard == resource.RLIM_INFINITY else min(need, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < need:
-        say(
-            f"relay: --max-inflight may need {need:,} descriptors and the system allows {allowed:,} (ulimit -Hn); "
-            "calls beyond it will end as E902, not sent"
-        )
 
 
 def _output() -> int:
@@ -222,47 +208,6 @@ def _input(source: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """What signals do outside is theirs again afterwards. Until a transaction may be read, Ctrl-C just ends it."""
-    if not _is_main_thread():
-        yield
-        return
-    before = {each: signal.getsignal(each) for each in (*_ENDING, signal.SIGHUP)}
-    if before[signal.SIGINT] is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def _heed_signals(run: LineRelay, log: BreakerLog) -> None:
-    """SIGTERM and SIGINT end the run in good order, the second one at once; SIGHUP makes the log anew.
-
-    They stay so while the log is closed: `_signals` takes them back.
-    """
-    if not _is_main_thread():  # signals are the main thread's, so are they the caller's
-        return
-    loop = asyncio.get_running_loop()
-
-    def end(number: signal.Signals) -> None:
-        for each in _ENDING:  # the next one has its own effect again, which a shell sees as 128 + its number
-            loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
-        run.stop()
-        say(f"relay: {number.name}: taking nothing new, waiting for what is in flight; once more ends it at once")
-
-    for each in _ENDING:
-        loop.add_signal_handler(each, end, each)
-    loop.add_signal_handler(signal.SIGHUP, log.reopen)
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-@contextlib.contextmanager
 def _progress(run: LineRelay, size: int | None) -> Iterator[None]:
     """A bar on a terminal, unless the replies go there too; for an input without a size it only counts.
 
@@ -291,12 +236,3 @@ def _progress(run: LineRelay, size: int | None) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(PROGRESS_LIMIT)
-
-
-def _summary(hub: Hub, run: LineRelay, seconds: float) -> None:
-    counts = {name: target.codes for name, target in hub.targets.items()} | {NO_TARGET: hub.untargeted}
-    width = max(map(len, counts))
-    for name, codes in counts.items():
-        if codes:
-            say(f"{name:{width}}  " + "  ".join(f"{code} {count:,}" for code, count in sorted(codes.items())))
-    say(f"transactions {run.read:,}, replies {run.replied:,}, {seconds:.1f} s")

@@ -1,0 +1,137 @@
+"""What every command that runs a hub has in common: descriptors, signals, the breaker log, the summary; and serving."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvloop
+
+from eaimw.adapters.breaker_log import BreakerLog
+from eaimw.adapters.http_server import MAX_CONNECTIONS, HttpServer
+from eaimw.adapters.system import SystemClock
+from eaimw.app import open_hub, say
+from eaimw.config import NO_TARGET, Address, HubSettings
+from eaimw.errors import Unusable
+from eaimw.hub import Hub
+from eaimw.target import CodeCounts
+
+SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log, the loop, libraries
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(settings: HubSettings, log_path: Path, address: Address) -> int:
+    """Serve HTTP until a signal ends it. The exit status: 0, or 1 if log or address cannot be used."""
+    raise_limit(settings, callers=MAX_CONNECTIONS)
+    with signals():
+        try:
+            with opened_log(log_path) as log:
+                uvloop.run(_serve(settings, log, address))
+        except Unusable as fault:
+            say(f"relay: {fault}")
+            return 1
+    return 0
+
+
+async def _serve(settings: HubSettings, log: BreakerLog, address: Address) -> None:
+    started = time.monotonic()
+    ended = asyncio.Event()
+    async with open_hub(settings, breaker_log=log) as hub:
+        server = HttpServer(hub)
+        await server.start(address)
+        try:
+            heed_signals(ended.set, log)
+            say(f"listening on {server.url}")
+            await ended.wait()
+            await server.drain()
+        finally:
+            await server.close()
+        counted = sum(sum(codes.values()) for codes in _counts(hub).values())
+        summary(hub, counted, counted, time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def opened_log(path: Path) -> Iterator[BreakerLog]:
+    """The breaker log. Raises Unusable."""
+    log = BreakerLog(path, clock=SystemClock(), say=say)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def raise_limit(settings: HubSettings, callers: int = 0) -> None:
+    """Let this process have a descriptor for each call in flight and each caller; say so where the system does not."""
+    need = SPARE_DESCRIPTORS + callers + sum(target.max_inflight for target in settings.targets.values())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= need or soft == resource.RLIM_INFINITY:
+        return
+    allowed = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < need:
+        who = "--max-inflight and its callers" if callers else "--max-inflight"
+        say(
+            f"relay: {who} may need {need:,} descriptors and the system allows {allowed:,} (ulimit -Hn); "
+            "calls beyond it will end as E902, not sent"
+        )
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[None]:
+    """What signals do outside is theirs again afterwards. Until a transaction may be read, Ctrl-C just ends it."""
+    if not _is_main_thread():
+        yield
+        return
+    before = {each: signal.getsignal(each) for each in (*_ENDING, signal.SIGHUP)}
+    if before[signal.SIGINT] is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def heed_signals(stop: Callable[[], object], log: BreakerLog) -> None:
+    """SIGTERM and SIGINT end the run in good order, the second one at once; SIGHUP makes the log anew.
+
+    They stay so while the log is closed: `signals` takes them back.
+    """
+    if not _is_main_thread():  # signals are the main thread's, so are they the caller's
+        return
+    loop = asyncio.get_running_loop()
+
+    def end(number: signal.Signals) -> None:
+        for each in _ENDING:  # the next one has its own effect again, which a shell sees as 128 + its number
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        stop()
+        say(f"relay: {number.name}: taking nothing new, waiting for what is in flight; once more ends it at once")
+
+    for each in _ENDING:
+        loop.add_signal_handler(each, end, each)
+    loop.add_signal_handler(signal.SIGHUP, log.reopen)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def summary(hub: Hub, read: int, replied: int, seconds: float) -> None:
+    """Say how many there were, by target and code."""
+    counts = _counts(hub)
+    width = max(map(len, counts))
+    for name, codes in counts.items():
+        if codes:
+            say(f"{name:{width}}  " + "  ".join(f"{code} {count:,}" for code, count in sorted(codes.items())))
+    say(f"transactions {read:,}, replies {replied:,}, {seconds:.1f} s")
+
+
+def _counts(hub: Hub) -> dict[str, CodeCounts]:
+    return {name: target.codes for name, target in hub.targets.items()} | {NO_TARGET: hub.untargeted}

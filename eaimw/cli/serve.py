@@ -1,0 +1,24 @@
+"""`eaimw serve`: the hub as a server, all of it from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from eaimw.cli.files import read
+from eaimw.cli.running import serve as run
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+def serve(file: Path) -> None:
+    """Serve the hub of a hub.toml over HTTP, at its [hub] listen.
+
+    The breaker log is the file's, or breaker.log in the working directory. Exit status: 0 ended by a signal; 1 file,
+    log or address could not be used; 2 the file has faults.
+    """
+    found = read(file)
+    if found.listen is None:
+        raise click.UsageError(f'{file} has no [hub] listen; add it, such as listen = "127.0.0.1:8080"')
+    raise SystemExit(run(found.settings, found.breaker_log or Path("breaker.log"), found.listen))

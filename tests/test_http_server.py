@@ -1,0 +1,591 @@
+"""The hub's HTTP server, through the running program: what callers send, and what a careless or hostile one sends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import requests
+from relayed import ENDS_WITHIN, Json, Peer, Running, ok, peer, relay, tx
+from served import ROOT, eventually
+
+from eaimw.adapters import http_server
+from eaimw.adapters.http_server import HttpServer
+from eaimw.app import open_hub, two_targets
+from eaimw.config import Address
+from eaimw.errors import SettingsError
+
+TX = b'{"tx_id":"T-1","target":"CORE"}'
+
+
+class Server:
+    """A hub that serves."""
+
+    def __init__(self, running: Running) -> None:
+        running.says("listening on ")
+        self.running = running
+        self.url = running.errors.split("listening on ", 1)[1].split()[0]
+        self.port = int(self.url.rpartition(":")[2])
+
+    def post(self, body: bytes | Json = TX, **more: Any) -> requests.Response:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return requests.post(f"{self.url}/tx", data=data, timeout=30, **more)
+
+    def stop(self) -> int:
+        self.running.process.send_signal(signal.SIGTERM)
+        return self.running.wait()
+
+    def counted(self) -> int:
+        """Transactions that it says it has read; after its end."""
+        return int(self.running.errors.rsplit("transactions ", 1)[1].split(",", 1)[0].replace(",", ""))
+
+
+@contextmanager
+def serving(*options: str, core: Peer | None = None, claim: Peer | None = None) -> Iterator[Server]:
+    urls: dict[str, Any] = {name: each.url for name, each in (("core", core), ("claim", claim)) if each is not None}
+    with relay("--listen", "127.0.0.1:0", *options, **urls) as running:
+        yield Server(running)
+
+
+@pytest.fixture(scope="module")
+def well() -> Iterator[Peer]:
+    with peer(lambda request: ok(request)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(well: Peer) -> Iterator[Server]:
+    with serving(core=well, claim=well) as made:
+        yield made
+
+
+class Caller:
+    """A raw connection: sends any bytes, reads whole answers."""
+
+    def __init__(self, server: Server) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", server.port), 30)
+        self._rest = b""
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.sock.sendall(piece)
+
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (names in lower case) and body of the next answer."""
+        while b"\r\n\r\n" not in self._rest:
+            self._more()
+        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        size = int(headers.get("content-length", 0))
+        while len(self._rest) < size:
+            self._more()
+        body, self._rest = self._rest[:size], self._rest[size:]
+        return int(first.split()[1]), headers, body
+
+    def refused(self, status: int) -> str:
+        """The next answer is an E400 of this status, and the connection ends; its message."""
+        got, headers, body = self.answer()
+        reply = json.loads(body)
+        assert (got, reply["code"], reply["outcome"], reply["tx_id"]) == (status, "E400", "not_sent", None)
+        assert headers["connection"] == "close"
+        assert self.is_ended()
+        message: str = reply["message"]
+        return message
+
+    def is_ended(self) -> bool:
+        return self._rest == b"" and self.sock.recv(1) == b""
+
+    def _more(self) -> None:
+        data = self.sock.recv(1 << 20)
+        assert data, f"the connection ended: {self._rest!r}"
+        self._rest += data
+
+
+def request(body: bytes = TX, *headers: str, start: str = "POST /tx HTTP/1.1") -> bytes:
+    lines = [start, "Host: hub", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+# What callers do.
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (TX, 200, "0000"),
+        (b"nonsense", 400, "E400"),
+        (b"", 400, "E400"),
+        (b'{"tx_id":"T-1","target":"NONE"}', 404, "E903"),
+    ],
+)
+def test_the_status_follows_the_code(server: Server, body: bytes, status: int, code: str) -> None:
+    """The reply is the body; its status is that of the code's row."""
+    answer = server.post(body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["Content-Type"] == "application/json"
+
+
+def test_refusals_say_when_to_come_again() -> None:
+    """E905 and E904: 503 with Retry-After in whole seconds, rounded up, at least 1."""
+    with peer(lambda _: None) as silent:
+        with serving("--max-inflight", "1", "--timeout", "0.5", "--fail-threshold", "1", core=silent) as server:
+            with ThreadPoolExecutor(1) as pool:
+                first = pool.submit(server.post)
+                eventually(lambda: sum(silent.received.values()) == 1)
+                full = server.post()
+                late = first.result()
+            opened = server.post()
+        assert (full.status_code, full.json()["code"]) == (503, "E905")
+        assert int(full.headers["Retry-After"]) == 2
+        assert (late.status_code, late.json()["code"]) == (504, "E901")
+        assert "Retry-After" not in late.headers
+        assert (opened.status_code, opened.json()["code"]) == (503, "E904")
+        wait = opened.json()["retry_after_ms"]
+        assert int(opened.headers["Retry-After"]) == -(-wait // 1000)
+
+
+def test_health_and_readiness(server: Server) -> None:
+    """Both 200 while it serves; a query does not matter."""
+    for path, word in (("/healthz", "alive"), ("/readyz?x=1", "ready")):
+        answer = requests.get(server.url + path, timeout=30)
+        assert (answer.status_code, answer.json()) == (200, {"status": word})
+
+
+def test_the_target_gets_what_the_callers_headers_add() -> None:
+    """Idempotency-Key, X-Priority and traceparent are passed on; the body's own fields win; a bad one is E400."""
+    trace = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        heads: list[str] = []
+
+        def answer(times: int) -> None:
+            for _ in range(times):
+                sock, _ = listener.accept()
+                with sock:
+                    data = b""
+                    while not data.endswith(b"}"):
+                        data += sock.recv(65_536)
+                    heads.append(data.partition(b"\r\n\r\n")[0].decode().lower())
+                    body = b'{"code":"0000"}'
+                    sock.sendall(
+                        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+                    )
+
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/tx"
+        with relay("--listen", "127.0.0.1:0", core=url) as running, ThreadPoolExecutor(1) as pool:
+            server = Server(running)
+            answering = pool.submit(answer, 3)
+            bad = server.post(headers={"X-Priority": "urgent"}).json()
+            assert bad["message"].startswith("the header x-priority must be")
+            assert bad["tx_id"] == "T-1"
+            server.post(headers={"X-Priority": "high", "Idempotency-Key": "k", "traceparent": trace})
+            server.post(
+                tx(1, priority="low", idempotency_key="own"), headers={"X-Priority": "high", "Idempotency-Key": "k"}
+            )
+            server.post(headers={"traceparent": "nonsense"})
+            answering.result()
+    assert f"x-priority: high\r\nidempotency-key: k\r\ntraceparent: {trace}" in heads[0]
+    assert "x-priority: low\r\nidempotency-key: own" in heads[1]
+    assert "traceparent" not in heads[2]
+
+
+def test_other_clients_are_served(server: Server) -> None:
+    """aiohttp with keep-alive and chunked bodies; curl with Expect: 100-continue and an offer to upgrade."""
+
+    async def story() -> None:
+        async def pieces() -> Any:
+            for at in range(0, len(TX), 5):
+                yield TX[at : at + 5]
+
+        async with aiohttp.ClientSession() as session:
+            for _ in range(3):
+                async with session.post(f"{server.url}/tx", data=pieces()) as answer:
+                    assert (await answer.json())["code"] == "0000"
+
+    asyncio.run(story())
+    offers = ["-H", "Expect: 100-continue", "-H", "Upgrade: h2c", "-H", "Connection: Upgrade, HTTP2-Settings"]
+    for more in ([], ["-H", "Transfer-Encoding: chunked"]):
+        command = ["curl", "-s", *offers, *more, "--data-binary", TX.decode(), f"{server.url}/tx"]
+        done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+        assert json.loads(done.stdout)["code"] == "0000"
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    """One after another, whatever they are, also cut anywhere."""
+    with peer(lambda request: ok(request)) as core, serving(core=core) as server, Caller(server) as caller:
+        bodies = [json.dumps(tx(number)).encode() for number in range(30)]
+        data = b"".join(request(body) for body in bodies) + b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n"
+        for at in range(0, len(data), 37):
+            caller.send(data[at : at + 37])
+        for number in range(30):
+            assert json.loads(caller.answer()[2])["tx_id"] == f"T-{number}"
+        assert json.loads(caller.answer()[2]) == {"status": "alive"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100_000])
+def test_a_request_may_come_in_pieces(server: Server, size: int) -> None:
+    """Cut anywhere, its reply is the same; the connection serves on."""
+    with Caller(server) as caller:
+        for body in (TX, b'{"tx_id":"T-2","target":"CLAIM","x":"' + b"y" * 3000 + b'"}'):
+            data = request(body)
+            caller.send(*(data[at : at + size] for at in range(0, len(data), size)))
+            assert caller.answer()[0] == 200
+
+
+def test_http_1_0_keeps_the_connection_only_if_asked(server: Server) -> None:
+    """Without a word it ends after the answer; with keep-alive it says so and serves on."""
+    with Caller(server) as caller:
+        caller.send(request(TX, "Connection: keep-alive", start="POST /tx HTTP/1.0"))
+        assert caller.answer()[1]["connection"] == "keep-alive"
+        caller.send(request(start="POST /tx HTTP/1.0"))
+        assert caller.answer()[1]["connection"] == "close"
+        assert caller.is_ended()
+
+
+def test_a_caller_that_sends_no_more_gets_its_answer(server: Server) -> None:
+    """Half-closed after the request: answered, then closed."""
+    with Caller(server) as caller:
+        caller.send(request())
+        caller.sock.shutdown(socket.SHUT_WR)
+        assert caller.answer()[0] == 200
+        assert caller.is_ended()
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_a_caller_that_hangs_up_does_not_cancel_its_call(resets: bool) -> None:
+    """The target answers later: the result is counted, the place comes back, nothing else suffers."""
+    after = peer(lambda request: ok(request)._replace(after=0.4))
+    with after as core, serving("--max-inflight", "1", core=core) as server:
+        with Caller(server) as caller:
+            caller.send(request())
+            eventually(lambda: sum(core.received.values()) == 1)
+            if resets:
+                caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        eventually(lambda: server.post(tx(2)).json()["code"] == "0000")
+        assert server.stop() == 0
+    assert "0000 2" in server.running.errors
+
+
+# What careless and hostile callers do.
+
+
+BIG = 1_048_577
+REFUSED = {
+    "no length": (b"POST /tx HTTP/1.1\r\nHost: h\r\n\r\n", 411),
+    "too long": (b"POST /tx HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % BIG, 413),
+    "not HTTP": (b"\x16\x03\x01\x02\x00nonsense\r\n\r\n", 400),
+    "a bare line feed": (b"POST /tx HTTP/1.1\nHost: h\n\n", 400),
+    "two lengths": (b"POST /tx HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+    "length and chunks": (
+        b"POST /tx HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        400,
+    ),
+    "gzip": (b"POST /tx HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
+    "a signed length": (b"POST /tx HTTP/1.1\r\nContent-Length: +2\r\n\r\n{}", 400),
+    "an overflowing length": (b"POST /tx HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n{}", 400),
+    "a bad chunk": (b"POST /tx HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
+    "a folded header": (b"POST /tx HTTP/1.1\r\nX: a\r\n b\r\nContent-Length: 2\r\n\r\n{}", 400),
+    "a NUL": (b"POST /tx HTTP/1.1\r\nX: a\0b\r\nContent-Length: 2\r\n\r\n{}", 400),
+    "a long path": (b"POST /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n", 431),
+    "a long header": (b"POST /tx HTTP/1.1\r\nX: " + b"y" * 20_000 + b"\r\nContent-Length: 2\r\n\r\n{}", 431),
+    "many headers": (b"POST /tx HTTP/1.1\r\n" + b"X: y\r\n" * 4_000 + b"Content-Length: 2\r\n\r\n{}", 431),
+    "an endless line": (b"POST /tx HTTP/1.1\r\nX: " + b"y" * 300_000, 431),
+    "another protocol": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "a tunnel": (b"CONNECT host:443 HTTP/1.1\r\nHost: host:443\r\n\r\n", 400),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("size", [1_000_000, 1_000])
+def test_a_request_whose_framing_is_in_doubt_is_answered_and_ended(server: Server, case: str, size: int) -> None:
+    """An E400 of the right status as the body, then the connection ends; no transaction was read."""
+    data, status = REFUSED[case]
+    with Caller(server) as caller:
+        for at in range(0, len(data), size):
+            try:
+                caller.send(data[at : at + size])
+            except OSError:
+                break  # it has ended already
+        got, headers, body = caller.answer()
+        assert (got, json.loads(body)["code"], headers["connection"]) == (status, "E400", "close")
+    assert server.post().status_code == 200
+
+
+def test_a_chunked_body_beyond_the_limit(server: Server) -> None:
+    """413 as soon as it is known, whatever still comes."""
+    with Caller(server) as caller:
+        caller.send(b"POST /tx HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        caller.send((b"10000\r\n" + b"x" * 0x10000 + b"\r\n") * 17)
+        assert "more than 1,048,576 bytes" in caller.refused(413)
+
+
+def test_the_largest_body_is_taken(server: Server) -> None:
+    """1,048,576 bytes are a transaction."""
+    body = b'{"tx_id":"T-1","target":"CORE","x":"' + b"y" * (1_048_576 - 38) + b'"}'
+    assert len(body) == 1_048_576
+    assert server.post(body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("start", "status", "allow"),
+    [("POST /nope HTTP/1.1", 404, None), ("PUT /tx HTTP/1.1", 405, "POST"), ("DELETE /readyz HTTP/1.1", 405, "GET")],
+)
+def test_a_wrong_path_or_method_keeps_the_connection(
+    server: Server, start: str, status: int, allow: str | None
+) -> None:
+    """404 and 405 (with Allow) as an E400; the framing is not in doubt, so the next request is served."""
+    with Caller(server) as caller:
+        caller.send(request(TX, start=start))
+        got, headers, body = caller.answer()
+        assert (got, json.loads(body)["code"], headers.get("allow")) == (status, "E400", allow)
+        caller.send(request())
+        assert caller.answer()[0] == 200
+
+
+def test_head_gets_no_body(server: Server) -> None:
+    """Its answer is a head alone, so the next one is not misread."""
+    with Caller(server) as caller:
+        caller.send(b"HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+        eventually(lambda: b"\r\n\r\n" in caller.sock.recv(1 << 16, socket.MSG_PEEK))
+        assert caller.sock.recv(1 << 16).endswith(b"\r\n\r\n")
+        caller.send(request())
+        assert caller.answer()[0] == 200
+
+
+def test_only_what_was_read_whole_is_counted(well: Peer) -> None:
+    """A storm of good, bad, aborted and refused requests: the hub's count is what callers count."""
+    with serving("--max-inflight", "2", core=well, claim=well) as server:
+        read: Counter[str] = Counter()
+        for body in (TX, b"nonsense", b'{"tx_id":"T","target":"NONE"}', b""):
+            for _ in range(5):
+                read[server.post(body).json()["code"]] += 1
+        requests.post(f"{server.url}/nope", data=TX, timeout=30)
+        read["E400"] += 1
+        for data, _ in REFUSED.values():
+            with Caller(server) as caller:
+                try:
+                    caller.send(data)
+                    caller.answer()
+                except (OSError, AssertionError):
+                    pass
+        with Caller(server) as caller:
+            caller.send(request()[:-5])
+        requests.get(f"{server.url}/nope", timeout=30)
+        assert server.stop() == 0
+        assert server.counted() == sum(read.values())
+
+
+def test_a_slow_sender_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that drips past the limit is 408 and ended; an idle connection is closed; others are served."""
+    monkeypatch.setattr(http_server, "ARRIVAL_LIMIT", 0.3)
+    monkeypatch.setattr(http_server, "IDLE_LIMIT", 0.6)
+    monkeypatch.setattr(http_server, "SWEEP_EVERY", 0.05)
+
+    def call(port: int) -> None:
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as idle,
+            socket.create_connection(("127.0.0.1", port), 10) as slow,
+        ):
+            answer = b""
+            for byte in request():
+                slow.settimeout(0.05)
+                try:
+                    slow.sendall(bytes([byte]))
+                    answer += slow.recv(1000)
+                except TimeoutError:
+                    continue
+                except OSError:
+                    break
+                if answer:
+                    break
+            assert answer.startswith(b"HTTP/1.1 408 "), answer
+            idle.settimeout(10)
+            assert idle.recv(1) == b""
+
+    async def story() -> None:
+        async with open_hub(two_targets()) as hub:
+            server = HttpServer(hub)
+            await server.start(Address("127.0.0.1", 0))
+            await asyncio.to_thread(call, int(server.url.rpartition(":")[2]))
+            await server.close()
+            assert server.connections == set()
+            assert server.arriving == 0
+
+    asyncio.run(story())
+
+
+def test_two_thousand_idle_connections_do_not_matter(server: Server) -> None:
+    """They are held, and everybody else is served."""
+    callers = [Caller(server) for _ in range(2_000)]
+    try:
+        assert server.post().status_code == 200
+        callers[-1].send(request())
+        assert callers[-1].answer()[0] == 200
+    finally:
+        for caller in callers:
+            caller.sock.close()
+
+
+def test_connections_beyond_the_limit_are_answered() -> None:
+    """503 with E908 at once and closed, never left hanging; when others have gone there is room again."""
+
+    def call(port: int) -> None:
+        first = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(3)]
+        for sock in first:
+            sock.sendall(request(b"{}"))
+            assert sock.recv(1000).startswith(b"HTTP/1.1 400 ")
+        with socket.create_connection(("127.0.0.1", port), 10) as more:
+            answer = more.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b'"code":"E908"' in answer
+            assert more.recv(1) == b""
+        for sock in first:
+            sock.close()
+        deadline = time.monotonic() + 10
+        while True:
+            with socket.create_connection(("127.0.0.1", port), 10) as again:
+                again.sendall(request(b"{}"))
+                if again.recv(1000).startswith(b"HTTP/1.1 400 "):
+                    return
+            assert time.monotonic() < deadline
+
+    async def story() -> None:
+        async with open_hub(two_targets()) as hub:
+            server = HttpServer(hub, max_connections=3)
+            await server.start(Address("127.0.0.1", 0))
+            await asyncio.to_thread(call, int(server.url.rpartition(":")[2]))
+            await server.close()
+
+    asyncio.run(story())
+
+
+# The end.
+
+
+def test_going_down_loses_no_reply() -> None:
+    """SIGTERM with 20 calls in flight: they get their answers, new ones E911 on the open listener, /readyz is 503."""
+    late = peer(lambda request: ok(request)._replace(after=1.0))
+    with late as core, serving("--max-inflight", "50", "--timeout", "10", core=core) as server:
+        with ThreadPoolExecutor(20) as pool:
+            calls = [pool.submit(server.post, tx(number)) for number in range(20)]
+            eventually(lambda: sum(core.received.values()) == 20)
+            server.running.process.send_signal(signal.SIGTERM)
+            server.running.says("SIGTERM")
+            new = server.post(tx(99))
+            assert (new.status_code, new.json()["code"]) == (503, "E911")
+            assert requests.get(f"{server.url}/readyz", timeout=30).status_code == 503
+            assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
+            assert [call.result().json()["code"] for call in calls] == ["0000"] * 20
+        assert server.running.wait(ENDS_WITHIN) == 0
+        assert server.counted() == 21
+
+
+def test_an_idle_server_ends_at_once_with_its_connections(well: Peer) -> None:
+    """SIGINT: open but idle connections do not hold it up."""
+    with serving(core=well) as server, Caller(server) as caller:
+        caller.send(request())
+        assert caller.answer()[0] == 200
+        server.running.process.send_signal(signal.SIGINT)
+        assert server.running.wait(10) == 0
+        assert caller.is_ended()
+
+
+def test_an_address_that_cannot_be_used() -> None:
+    """A port that is taken: exit 1 and what to do; a text that is no address, or INPUT beside it: exit 2."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for options, status, words in (
+            ([f"127.0.0.1:{port}"], 1, "choose another"),
+            (["no.such.host.invalid:0"], 1, "cannot listen on no.such.host.invalid:0"),
+            (["nonsense"], 2, "--listen must be HOST:PORT"),
+            (["127.0.0.1:0", "FILE"], 2, "INPUT does not go with --listen"),
+        ):
+            with relay("--listen", *options) as running:
+                assert running.wait() == status
+                assert words in running.errors
+                assert "Traceback" not in running.errors
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:8080", ("::1", 8080)), ("host.name:65535", ("host.name", 65535))],
+)
+def test_an_address_is_taken_apart(text: str, address: tuple[str, int]) -> None:
+    """Host and port; IPv6 in brackets; and it prints as it was written."""
+    parsed = Address.parse(text)
+    assert (parsed.host, parsed.port) == address
+    assert str(parsed) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":80", "host", "host:", "host:-1", "host:65536", "host:x", "::1:80", "[::1]", 80, None]
+)
+def test_what_is_no_address_is_said(text: Any) -> None:
+    """SettingsError naming the setting, what was found and what is allowed."""
+    with pytest.raises(SettingsError, match="listen must be HOST:PORT"):
+        Address.parse(text)
+
+
+def test_the_hub_of_a_file_is_served(tmp_path: Path, well: Peer) -> None:
+    """`eaimw serve FILE`: its targets, its listen, its log; without a listen it says what to add."""
+    file = tmp_path / "hub.toml"
+    file.write_text(f"[hub]\nlisten = '127.0.0.1:0'\n[targets.EAST]\nurl = '{well.url}'\n", encoding="utf-8")
+    program = [sys.executable, "-c", "from eaimw.cli import main; main()", "serve", str(file)]
+    with subprocess.Popen(program, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            url = process.stderr.readline().split()[-1]
+            answer = requests.post(f"{url}/tx", json=tx(1, "EAST"), timeout=30)
+            assert answer.json()["code"] == "0000"
+            process.terminate()
+            assert process.wait(ENDS_WITHIN) == 0
+        finally:
+            process.kill()
+    assert (tmp_path / "breaker.log").exists()
+    file.write_text(f"[targets.EAST]\nurl = '{well.url}'\n", encoding="utf-8")
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "has no [hub] listen" in done.stderr
+
+
+def test_threads_of_callers_are_all_answered(server: Server) -> None:
+    """Sixteen callers with keep-alive, a hundred each: each gets the reply to its own transaction."""
+    wrong: list[object] = []
+
+    def call(caller: int) -> None:
+        with requests.Session() as session:
+            for number in range(100):
+                name = f"T-{caller}-{number}"
+                data = json.dumps({"tx_id": name, "target": ("CORE", "CLAIM")[number % 2]})
+                reply = session.post(f"{server.url}/tx", data=data, timeout=30).json()
+                if reply["tx_id"] != name or reply["code"] not in ("0000", "E905"):
+                    wrong.append(reply)
+
+    threads = [threading.Thread(target=call, args=(caller,)) for caller in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
