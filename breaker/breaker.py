@@ -269,7 +269,11 @@ class CircuitBreaker:
                 probe = self._now = _Generation(HALF_OPEN, now)
             else:
                 return None
-        self._publish()
+        try:
+            self._publish()
+        except BaseException:  # the caller never gets its yes, so nobody will report
+            self._free_place(probe)
+            raise
         return probe
 
     def _succeed(self, generation: _Generation) -> None:

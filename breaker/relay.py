@@ -25,9 +25,14 @@ def main(argv: list[str] | None = None) -> None:
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends it without a traceback
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a log to make anew
     # This folder, first on the path, would make `breaker` the file breaker.py; the checkout's root must stand there.
     sys.path[:] = [os.path.dirname(HERE), *(entry for entry in sys.path if os.path.realpath(entry) != HERE)]
     from eaimw.checkout import use_environment
 
     use_environment()
-    main()
+    try:
+        main()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # all is done: what comes now must not make a failure of it

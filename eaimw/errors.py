@@ -18,6 +18,8 @@ Foreign exceptions are turned into these once, at the adapter that meets them.
 
 from __future__ import annotations
 
+import reprlib
+
 import msgspec
 
 
@@ -75,12 +77,17 @@ class NoReply(CallFailed):
         self.data = data
 
 
+_brief = reprlib.Repr()  # looks at the first few members alone: a value may have a mebibyte of them
+_brief.maxstring = _brief.maxother = _brief.maxlong = 200
+_brief.maxlist = _brief.maxdict = 4
+
+
 def shown(value: object, limit: int = 80) -> str:
     """A value as a message can carry it: as JSON spells null, true and false, else its repr; cut to `limit`."""
     if value is None or value is True or value is False:
         return {None: "null", True: "true", False: "false"}[value]
     try:
-        text = repr(value)
+        text = _brief.repr(value)
     except Exception:  # an int too long to print, or a foreign __repr__ that fails
         text = f"a {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from eaimw.replies import failed, refused
 from eaimw.stack import build
 from eaimw.target import CodeCounts, Handler, Target
 from eaimw.wire import from_python, to_python
+
+CLOSE_LIMIT = 1.0  # seconds; calls whose connection has ended need a few turns of the loop
 
 MakeTransport = Callable[[str, TargetSettings], Transport]
 MakeRandom = Callable[[str], Random]
@@ -110,9 +113,13 @@ class Hub:
         self._is_going_down = True
 
     async def close(self) -> None:
-        """Refuse what comes, and end all connections. Call it when nothing is in flight."""
+        """Refuse what comes, end all connections, and let the calls that this cuts give their replies (E902)."""
         self.go_down()
         await asyncio.gather(*(target.transport.close() for target in self.targets.values()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT):
+                while any(target.bulkhead.inflight for target in self.targets.values()):  # noqa: ASYNC110 - once
+                    await asyncio.sleep(0.001)
 
     def snapshot(self) -> dict[str, Any]:
         """Every target's figures at this moment, by name."""

@@ -334,7 +334,8 @@ def _depth_exceeds(raw: bytes, limit: int) -> bool:
     return any(depth > limit for depth in accumulate(map(_STEP.__getitem__, brackets)))
 
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+# The closing quote may be missing: to look for it again from each later one would take the square of the size.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 _STEP = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
 

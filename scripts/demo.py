@@ -164,7 +164,11 @@ def calls(http: requests.Session, address: str) -> int:
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         sys.exit("usage: scripts/demo (it takes no options; it plays for about 20 seconds)")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # as Ctrl-C: nothing is left running
     try:
         main()
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        sys.exit("demo: the relay ended too early; run it by hand, as in the README, to see why")

@@ -402,6 +402,25 @@ def test_a_listener_that_raises_harms_no_call(monkeypatch: pytest.MonkeyPatch) -
     assert [str(problem.exc_value) for problem in caught] == ["OPEN", "HALF_OPEN"]
 
 
+def test_a_listener_that_ends_the_program_leaves_no_probe_behind() -> None:
+    """KeyboardInterrupt in the listener goes to who asked; that call got no yes, so its place is free."""
+    story = Story(threshold=1)
+    story.fail()
+    story.advance(10)
+
+    def interrupted(change: Change) -> None:
+        raise KeyboardInterrupt
+
+    story.breaker.on_change = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        story.breaker.acquire()
+    story.breaker.on_change = None
+    permit = story.breaker.acquire()
+    assert permit
+    permit.success()
+    assert story.breaker.state == "CLOSED"
+
+
 # Threads.
 
 

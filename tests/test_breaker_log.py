@@ -396,7 +396,7 @@ def pipe_without_reader(tmp_path: Path) -> Path:
     [
         (lambda folder: folder, "it is a folder; name a file in it"),
         (lambda folder: folder / "no" / "log", "its folder does not exist; make it first"),
-        (pipe_without_reader, "it is a pipe that nobody reads; start its reader first, or name a file"),
+        (pipe_without_reader, "it is a socket, or a pipe that nobody reads; start its reader first, or name a file"),
         (lambda folder: Path("/dev/null/log"), "Not a directory"),
     ],
     ids=["a folder", "no folder", "a pipe without a reader", "a file as a folder"],

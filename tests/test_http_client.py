@@ -765,3 +765,72 @@ def test_a_key_that_a_header_would_change_is_not_forwarded(loop: str, key: str) 
         run_on(loop, peer.hub, lambda hub: ask(hub, idempotency_key=key))
         assert peer.requests[0].all("Idempotency-Key") == []
         assert peer.requests[0].json["idempotency_key"] == key
+
+
+def test_a_refusal_counts_though_another_address_is_none_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPv6 is switched off, so ::1 cannot be tried; 127.0.0.1 refuses: a failure of the target, said as its refusal."""
+    monkeypatch.setattr(resolver, "system_addresses", lambda host: ["::1", "127.0.0.1"])
+    port = free_port()
+
+    async def story(hub: Hub) -> None:
+        loop = asyncio.get_running_loop()
+        connect = loop.create_connection
+
+        async def without_ipv6(factory: Any, host: str, *more: Any, **options: Any) -> Any:
+            if ":" in host:
+                raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+            return await connect(factory, host, *more, **options)
+
+        monkeypatch.setattr(loop, "create_connection", without_ipv6)
+        reply = await ask(hub)
+        assert (reply["code"], reply["outcome"]) == ("E902", "not_sent")
+        assert "127.0.0.1" in reply["message"]
+        assert str(hub.targets["CORE"].breaker.state) == "OPEN"
+
+    run_on("asyncio", lambda: hub_of(f"http://two:{port}/tx", fail_threshold=1), story)
+
+
+def test_a_look_up_without_a_descriptor_is_no_sample(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system says that there is no such name, for it could open nothing: that is our lack, and is said as such."""
+
+    def nothing_open(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def look_up(host: str) -> list[str]:
+        raise OSError("Name or service not known")
+
+    async def story(hub: Hub) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "open", nothing_open)
+            reply = await ask(hub)
+        assert (reply["code"], reply["outcome"]) == ("E902", "not_sent")
+        assert os.strerror(errno.EMFILE) in reply["message"]
+        assert str(hub.targets["CORE"].breaker.state) == "CLOSED"
+
+    monkeypatch.setattr(resolver, "system_addresses", look_up)
+    run_on(loop, lambda: hub_of("http://name/tx", fail_threshold=1), story)
+
+
+@pytest.mark.parametrize("stage", ["look-up", "connection"])
+def test_closing_the_hub_ends_what_is_connecting_at_once(
+    loop: str, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """A call that waits for its name or its connection has its reply when close() returns: E902, not sent."""
+    is_over = threading.Event()
+    if stage == "look-up":
+        monkeypatch.setattr(resolver, "system_addresses", lambda host: is_over.wait(10) or ["127.0.0.1"])
+
+    async def story(hub: Hub) -> None:
+        call = asyncio.create_task(ask(hub))
+        transport: Any = hub.targets["CORE"].transport
+        await until(lambda: transport._connecting)
+        await hub.close()
+        assert call.done()
+        reply = call.result()
+        assert (reply["code"], reply["outcome"], reply["retryable"]) == ("E902", "not_sent", True)
+        assert "closed" in reply["message"]
+        assert str(hub.targets["CORE"].breaker.state) == "CLOSED"
+        is_over.set()
+
+    with unanswered() as url:
+        run_on(loop, lambda: hub_of(url if stage == "connection" else "http://name/tx", fail_threshold=1), story)

@@ -592,6 +592,28 @@ async def test_a_fault_of_ours_after_the_call_is_said_at_the_end() -> None:
 
 
 @story
+async def test_a_cancelled_run_sends_nothing_more() -> None:
+    """Cancelled with calls in flight and lines unread: they are cancelled, no other begins, all places are back."""
+    desks = {"CORE": Desk(), "CLAIM": Desk()}
+    hub = hub_with(desks, max_inflight=5)
+    with pipe() as given, pipe() as out:
+        feeder = Feeder(given, lines_of(tx(n) for n in range(1_500)))
+        made = LineRelay(hub, given.source, out.sink, backpressure=True)
+        running = asyncio.create_task(made.run())
+        await until(lambda: len(desks["CORE"].calls) == 5)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(desks["CORE"].calls) == 5
+        assert hub.targets["CORE"].bulkhead.inflight == 0
+        given.close(given.source)
+        feeder.join()
+    await hub.close()
+
+
+@story
 async def test_a_hung_target_does_not_stop_the_other_ones_lines() -> None:
     """CORE's lines are parked behind its two places; all of CLAIM's, which stand between them, get through."""
     lines = lines_of(tx(n, "CLAIM" if n % 3 == 0 else "CORE") for n in range(900))

@@ -6,6 +6,8 @@ import contextlib
 import json
 import math
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -185,6 +187,25 @@ def test_no_bytes_raise_anything_else(raw: bytes) -> None:
             read_transaction(prefix + raw)
         with contextlib.suppress(NoReply):
             judge(Answer(200, prefix + raw), "T")
+
+
+def hostile(size: int) -> bytes:
+    """More brackets than levels are allowed, then a string of quotes that never ends."""
+    return b"[" * 101 + b'"' + b'\\"' * (size // 2)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def test_hostile_bytes_take_no_more_than_their_size() -> None:
+    """Eight times the size takes about eight times as long, not sixty-four: for a line and for a reply."""
+    for read in (fault, no_reply):
+        small = min(seconds(lambda: read(hostile(30_000))) for _ in range(5))  # noqa: B023
+        large = min(seconds(lambda: read(hostile(240_000))) for _ in range(3))  # noqa: B023
+        assert large < 30 * small
 
 
 # From Python.

@@ -196,7 +196,7 @@ def _remedy(problem: OSError) -> str:
     if isinstance(problem, FileNotFoundError):
         return "its folder does not exist; make it first"
     if problem.errno == errno.ENXIO:
-        return "it is a pipe that nobody reads; start its reader first, or name a file"
+        return "it is a socket, or a pipe that nobody reads; start its reader first, or name a file"
     if isinstance(problem, PermissionError):
         return "permission denied; choose a file that this user may write"
     return problem.strerror or str(problem)

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import ssl
 from collections import Counter
+from collections.abc import AsyncIterator
 
 from eaimw.adapters.http_reply import Connection
 from eaimw.config import TargetSettings
@@ -20,8 +21,9 @@ from eaimw.ports import Clock, Resolver
 
 # Seconds. The usual keep-alive of servers is 5: dropping ours earlier makes the race for a closing one rare.
 IDLE_LIMIT = 4.0
-# What this machine or process lacks, not the target: descriptors, memory, ports of our own.
-_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
+# What this machine or process lacks, not the target: descriptors, memory, ports of our own, threads.
+_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EAGAIN}
+_CLOSED = "the hub was closed before the call could be sent"
 # Seconds that a connection may take to end when the hub goes down.
 CLOSE_LIMIT = 1.0
 
@@ -44,6 +46,7 @@ class HttpTransport:
         ).encode()
         self._idle: list[Connection] = []  # the last one in is the first one out, so the oldest are in front
         self._busy: set[Connection] = set()
+        self._connecting: set[asyncio.Timeout] = set()
         self._sweep: asyncio.TimerHandle | None = None  # of idle connections
         self._alarm: asyncio.TimerHandle | None = None  # for the nearest deadline
         self._alarm_at = 0.0
@@ -82,6 +85,8 @@ class HttpTransport:
             if timer is not None:
                 timer.cancel()
         self._sweep = self._alarm = None
+        for limit in self._connecting:
+            limit.reschedule(asyncio.get_running_loop().time())
         ending = [*self._idle, *self._busy]
         self._idle.clear()
         for connection in ending:
@@ -153,19 +158,19 @@ class HttpTransport:
         end = min(call.deadline, now + self._settings.connect_timeout)
         host = self._endpoint.host
         try:
-            async with asyncio.timeout(end - now):
+            async with self._within(end - now):
                 addresses = await self._resolver.resolve(host)
         except TimeoutError:
             raise self._not_in_time(call, end, f"the look-up of {host}") from None
         except OSError as problem:
-            raise NoConnection(f"{host} cannot be resolved: {_reason(problem)}", handed_over=False) from None
+            raise _unreached(f"{host} cannot be resolved", problem) from None
         loop = asyncio.get_running_loop()
         failures: list[CallFailed] = []
         for turn, address in enumerate(addresses):
             place = f"{address} port {self._endpoint.port}"
             share = (end - self._clock.monotonic()) / (len(addresses) - turn)
             try:
-                async with asyncio.timeout(share):
+                async with self._within(share):
                     _, connection = await loop.create_connection(
                         Connection,
                         address,
@@ -178,19 +183,34 @@ class HttpTransport:
             except ssl.SSLError as problem:
                 failures.append(NoConnection(f"TLS with {place} failed: {_reason(problem)}", handed_over=False))
             except OSError as problem:
-                kind = LocalFault if problem.errno in _OURS else NoConnection
-                failures.append(kind(f"no connection to {place}: {_reason(problem)}", handed_over=False))
+                failures.append(_unreached(f"no connection to {place}", problem))
             else:
                 self.connections["opened"] += 1
                 return self._checked(connection)
-        # An address that the call's own budget, or a lack of ours, kept from us might have answered.
-        raise next((failure for failure in failures if isinstance(failure, (TimedOut, LocalFault))), failures[-1])
+        # An address that the call's own budget cut short might have answered. A lack of ours is the word only where
+        # there is no other: ::1 may be no address of a machine whose 127.0.0.1 has refused us.
+        raise min(failures, key=lambda failure: (TimedOut, NoConnection, LocalFault).index(type(failure)))
+
+    @contextlib.asynccontextmanager
+    async def _within(self, seconds: float) -> AsyncIterator[None]:
+        """A part of connecting: takes no longer, and `close()` ends it at once. Raises TimeoutError, LocalFault."""
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                self._connecting.add(limit)
+                try:
+                    yield
+                finally:
+                    self._connecting.discard(limit)
+        except TimeoutError:
+            if self._is_closed:
+                raise LocalFault(_CLOSED, handed_over=False) from None
+            raise
 
     def _checked(self, connection: Connection) -> Connection:
         """A new connection, if it is still of use."""
         if self._is_closed:
             connection.abort()
-            raise LocalFault("the hub was closed before the call could be sent", handed_over=False)
+            raise LocalFault(_CLOSED, handed_over=False)
         if not connection.is_usable:
             place = f"{self._endpoint.host} port {self._endpoint.port}"
             raise NoConnection(f"{place} closed the connection at once", handed_over=False)
@@ -241,6 +261,11 @@ def _may_be_forwarded(value: str) -> bool:
     That is one with a control character, or with outer blanks, which the receiver would strip.
     """
     return value == value.strip() and not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value)
+
+
+def _unreached(what: str, problem: OSError) -> CallFailed:
+    kind = LocalFault if problem.errno in _OURS else NoConnection
+    return kind(f"{what}: {_reason(problem)}", handed_over=False)
 
 
 def _reason(problem: Exception) -> str:

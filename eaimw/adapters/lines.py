@@ -51,6 +51,7 @@ class LineRelay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._is_stopping = False
+        self._is_over = False
         self._reader = LineReader(source, self._on_batch, self._on_end)
         self._writer = LineWriter(sink, self._settle, self._on_output_problem)
         self.read = 0
@@ -69,13 +70,16 @@ class LineRelay:
             await self._ended.wait()
             while self._tasks:
                 await asyncio.wait(self._tasks)
-        finally:
-            for task in self._tasks:  # there are some only if this run was cancelled itself
+        except BaseException:  # this run was cancelled itself: nothing more is sent
+            self._is_over = True
+            for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            raise
+        finally:
             self._reader.stop()
             await self._reader.close()
-            await self._writer.close()
+            await self._writer.close()  # which waits for whoever reads the output, as any program does
         if self._writer.problem is not None:
             self.problem = (
                 f"standard output cannot be written: {self._writer.problem.strerror}; "
@@ -94,6 +98,8 @@ class LineRelay:
                 self._start(lane)
 
     def _on_batch(self, batch: list[Line]) -> None:
+        if self._is_over:
+            return
         for line in batch:
             try:
                 self._take(line)

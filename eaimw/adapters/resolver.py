@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
+import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -75,7 +77,7 @@ class ThreadResolver:
                 if not addresses:
                     problem = OSError(f"{host} has no address")
             except OSError as raised:
-                problem = raised
+                problem = _lack() or raised
             except Exception as raised:  # as UnicodeError, getaddrinfo's word for a name with an empty or long part
                 problem = OSError(f"{host} cannot be looked up: {raised!r}")
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -84,7 +86,7 @@ class ThreadResolver:
         try:
             threading.Thread(target=work, name=f"look up {host}", daemon=True).start()
         except RuntimeError as problem:  # the system has no thread to give
-            done((), OSError(str(problem)))
+            done((), OSError(errno.EAGAIN, str(problem)))
         return future
 
 
@@ -92,6 +94,15 @@ def system_addresses(host: str) -> Sequence[str]:
     """What the operating system says, in its order, each once."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _lack() -> OSError | None:
+    """The real reason where this process has no descriptor left: a look-up then says that there is no such name."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as lack:
+        return lack
+    return None
 
 
 def _is_address(host: str) -> bool:

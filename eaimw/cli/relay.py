@@ -137,9 +137,9 @@ def relay(
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
         ctx.exit(serve(settings, log_path, address))
-    raise_limit(settings)
     with signals():
         try:
+            raise_limit(settings)
             output = _output()
             with _input(source) as fd, opened_log(log_path) as log:
                 problem = uvloop.run(_run(settings, log, fd, output, backpressure))

@@ -28,9 +28,9 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 def serve(settings: HubSettings, log_path: Path, address: Address) -> int:
     """Serve HTTP until a signal ends it. The exit status: 0, or 1 if log or address cannot be used."""
-    raise_limit(settings, callers=MAX_CONNECTIONS)
     with signals():
         try:
+            raise_limit(settings, callers=MAX_CONNECTIONS)
             with opened_log(log_path) as log:
                 uvloop.run(_serve(settings, log, address))
         except Unusable as fault:
@@ -67,13 +67,18 @@ def opened_log(path: Path) -> Iterator[BreakerLog]:
 
 
 def raise_limit(settings: HubSettings, callers: int = 0) -> None:
-    """Let this process have a descriptor for each call in flight and each caller; say so where the system does not."""
+    """Let this process have a descriptor for each call in flight and each caller; say so where the system does not.
+
+    Raises Unusable where there are too few to start at all.
+    """
     need = SPARE_DESCRIPTORS + callers + sum(target.max_inflight for target in settings.targets.values())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= need or soft == resource.RLIM_INFINITY:
         return
     allowed = need if hard == resource.RLIM_INFINITY else min(need, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < SPARE_DESCRIPTORS // 2:
+        raise Unusable(f"the system allows {allowed} descriptors (ulimit -Hn); allow {need:,}, and start again")
     if allowed < need:
         who = "--max-inflight and its callers" if callers else "--max-inflight"
         say(
