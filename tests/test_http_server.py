@@ -481,6 +481,41 @@ def test_connections_beyond_the_limit_are_answered() -> None:
     asyncio.run(story())
 
 
+def test_bodies_that_arrive_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit of all connections a further body is 503 with E908; when one has arrived there is room again."""
+    monkeypatch.setattr(http_server, "MAX_ARRIVING", 100_000)
+
+    def call(port: int) -> None:
+        head = b"POST /tx HTTP/1.1\r\nHost: h\r\nContent-Length: 90000\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", port), 10) as first:
+            first.sendall(head + b"x" * 80_000)
+            deadline = time.monotonic() + 10
+            while True:
+                with socket.create_connection(("127.0.0.1", port), 10) as second:
+                    second.sendall(head + b"x" * 89_999)
+                    answer = second.recv(1000)
+                if answer:
+                    break
+                assert time.monotonic() < deadline
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b'"code":"E908"' in answer
+            assert b"Retry-After: " in answer
+            first.sendall(b"x" * 10_000)
+            assert first.recv(1000).startswith(b"HTTP/1.1 400 ")
+            first.sendall(head + b"x" * 90_000)
+            assert first.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+    async def story() -> None:
+        async with open_hub(two_targets()) as hub:
+            server = HttpServer(hub)
+            await server.start(Address("127.0.0.1", 0))
+            await asyncio.to_thread(call, int(server.url.rpartition(":")[2]))
+            await server.close()
+            assert server.arriving == 0
+
+    asyncio.run(story())
+
+
 # The end.
 
 

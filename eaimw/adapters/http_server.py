@@ -150,7 +150,7 @@ class _Connection(asyncio.Protocol):
         self._expects = False
         self._is_declining = False  # an upgrade: the request will be read once more without it
         self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
+        self._body = bytearray()  # grows in place: chunks of one byte cost no more than one of all
         self._size = 0
         self._refused: _Refused | None = None
 
@@ -315,7 +315,7 @@ class _Connection(asyncio.Protocol):
         elif self._server.arriving > MAX_ARRIVING:
             self._refuse(503, f"more than {MAX_ARRIVING:,} bytes are arriving at the hub at once; send it again later")
         else:
-            self._body.append(body)
+            self._body += body
 
     def on_message_complete(self) -> None:
         if not self._is_deaf and not self._is_declining:
@@ -339,7 +339,7 @@ class _Connection(asyncio.Protocol):
         request = _Request(
             self._parser.get_method() if self._has_head else b"",
             self._path.partition(b"?")[0],
-            b"".join(self._body) if keeps_alive or self._refused is None else b"",
+            bytes(self._body) if keeps_alive or self._refused is None else b"",
             self._headers,
             keeps_alive and not self._server.hub.is_going_down,
             self._has_head and self._parser.get_http_version() == "1.0",
@@ -388,13 +388,10 @@ class _Connection(asyncio.Protocol):
             self._next()
 
     def _refusal(self, request: _Request, refused: _Refused) -> Reply:
-        problem = Malformed(refused.why)
-        # Only where a whole body was read a transaction was.
-        return (
-            self._server.hub.refuse_malformed(problem)
-            if request.body
-            else self._server.hub.refusal(codes.MALFORMED, refused.why)
-        )
+        hub = self._server.hub
+        if request.body:  # only where a whole body was read a transaction was
+            return hub.refuse_malformed(Malformed(refused.why))
+        return hub.refusal(codes.SHED if refused.status == 503 else codes.MALFORMED, refused.why)
 
     def _write(self, reply: Reply, request: _Request) -> None:
         status = request.refused.status if request.refused is not None else codes.http_status(reply.code, reply.outcome)
