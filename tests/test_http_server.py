@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -254,6 +255,78 @@ def test_a_request_may_come_in_pieces(server: Server, size: int) -> None:
             assert caller.answer()[0] == 200
 
 
+OFFER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
+
+
+@pytest.mark.parametrize("size", [1, 3, 17, 101, 100_000])
+def test_an_offer_to_upgrade_is_declined_wherever_it_stands(size: int) -> None:
+    """Among pipelined requests, cut anywhere: each is executed once, each has its own reply, in order."""
+    with peer(lambda request: ok(request)) as core, serving(core=core) as server, Caller(server) as caller:
+        bodies = [json.dumps(tx(number)).encode() for number in range(8)]
+        data = b"".join(request(body, *(OFFER if number % 3 else ())) for number, body in enumerate(bodies))
+        for at in range(0, len(data), size):
+            caller.send(data[at : at + size])
+        assert [json.loads(caller.answer()[2])["tx_id"] for _ in bodies] == [f"T-{number}" for number in range(8)]
+        assert set(core.received.values()) == {1}
+        assert len(core.received) == 8
+
+
+def test_a_body_is_never_taken_for_a_head() -> None:
+    """A body full of lines that look like an offer to upgrade, and like a request, stays one body."""
+    evil = request(b'{"tx_id":"EVIL","target":"CORE"}')
+    body = TX + b"\r\nupgrade: x" * 60 + b" " * 50 + evil
+    with peer(lambda request: ok(request)) as core, serving(core=core) as server, Caller(server) as caller:
+        caller.send(request(body, *OFFER), request(b'{"tx_id":"NEXT","target":"CORE"}'))
+        assert caller.answer()[0] == 400
+        assert json.loads(caller.answer()[2])["tx_id"] == "NEXT"
+        assert dict(core.received) == {"NEXT": 1}
+
+
+def test_thousands_of_offers_in_one_segment(server: Server) -> None:
+    """Each is declined; none holds another up for ever, and the server serves on."""
+    with Caller(server) as caller:
+        caller.send(request(b"{}", "Connection: upgrade", "Upgrade: h2c") * 2_000)
+        for _ in range(2_000):
+            assert caller.answer()[0] == 400
+    assert server.post().status_code == 200
+
+
+def test_a_trailer_is_no_header_and_has_a_limit(server: Server) -> None:
+    """What stands behind a body is not passed on; one without end is 431."""
+    chunks = b"POST /tx HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(TX), TX)
+    with Caller(server) as caller:
+        caller.send(chunks + b"X-Priority: nonsense\r\n\r\n")
+        assert caller.answer()[0] == 200
+        with contextlib.suppress(OSError):
+            for piece in (chunks, *[b"a" * 10_000] * 60):
+                caller.send(piece)
+        assert "longer than 16,384 bytes" in caller.refused(431)
+
+
+def test_a_stray_line_end_between_requests_is_nothing(server: Server) -> None:
+    """Old clients send one after a body: the connection stays idle, and its next request is served."""
+    with Caller(server) as caller:
+        caller.send(request() + b"\r\n")
+        assert caller.answer()[0] == 200
+        caller.send(b"\r\n", b"\r\n\r\n", request())
+        assert caller.answer()[0] == 200
+
+
+def test_a_pipelined_request_that_waits_for_our_word_gets_it_in_its_turn() -> None:
+    """Expect: 100-continue behind a request under way: the 100 comes after the first reply; HTTP/1.0 gets none."""
+    with peer(lambda request: ok(request)._replace(after=0.2)) as core, serving(core=core) as server:
+        with Caller(server) as caller:
+            head, _, body = request(TX, "Expect: 100-continue").partition(b"\r\n\r\n")
+            caller.send(request(), head + b"\r\n\r\n")
+            assert caller.answer()[0] == 200
+            assert caller.answer()[0] == 100
+            caller.send(body)
+            assert caller.answer()[0] == 200
+        with Caller(server) as caller:
+            caller.send(request(TX, "Expect: 100-continue", start="POST /tx HTTP/1.0"))
+            assert caller.answer()[0] == 200
+
+
 def test_http_1_0_keeps_the_connection_only_if_asked(server: Server) -> None:
     """Without a word it ends after the answer; with keep-alive it says so and serves on."""
     with Caller(server) as caller:
@@ -393,6 +466,8 @@ def test_only_what_was_read_whole_is_counted(well: Peer) -> None:
         with Caller(server) as caller:
             caller.send(request()[:-5])
         requests.get(f"{server.url}/nope", timeout=30)
+        requests.post(f"{server.url}/nope", data=TX, headers={"Connection": "close"}, timeout=30)
+        read["E400"] += 1
         assert server.stop() == 0
         assert server.counted() == sum(read.values())
 
@@ -535,6 +610,19 @@ def test_going_down_loses_no_reply() -> None:
             assert [call.result().json()["code"] for call in calls] == ["0000"] * 20
         assert server.running.wait(ENDS_WITHIN) == 0
         assert server.counted() == 21
+
+
+def test_a_caller_that_does_not_read_does_not_hold_the_end_up(well: Peer) -> None:
+    """Its replies fill the connection; SIGTERM ends the hub some seconds later all the same."""
+    with serving(core=well) as server, socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", server.port))
+        sock.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n" * 2_000)
+        server.running.process.send_signal(signal.SIGTERM)
+        assert server.running.wait(ENDS_WITHIN) == 0
 
 
 def test_an_idle_server_ends_at_once_with_its_connections(well: Peer) -> None:

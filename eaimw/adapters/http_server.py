@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 import ssl
 from collections import deque
 from http import HTTPStatus
@@ -29,6 +28,7 @@ ARRIVAL_LIMIT = 10.0  # seconds for a request to arrive, from its first byte
 IDLE_LIMIT = 75.0  # seconds without a request, or with a reply that the caller does not take
 LINGER_LIMIT = 1.0  # seconds that a refused caller has to read why, while what it still sends is thrown away
 CLOSE_LIMIT = 1.0  # seconds for the last bytes at the end
+STUCK_LIMIT = 5.0  # seconds that a reply may wait for a caller who does not take it while the hub goes down
 SWEEP_EVERY = 0.5  # seconds between two looks at who is too late
 MAX_CONNECTIONS = 10_000
 # Bodies that are arriving, of all connections together: ten thousand callers must not fill the memory.
@@ -36,8 +36,6 @@ MAX_ARRIVING = 256 * MAX_BYTES
 
 _ALLOWED = {b"/tx": b"POST", b"/healthz": b"GET", b"/readyz": b"GET"}
 _PASSED_ON = {b"idempotency-key", b"x-priority", b"traceparent"}
-# httptools takes a request that offers an upgrade out of HTTP, and its body is lost. Java's client offers one always.
-_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:", re.IGNORECASE)
 
 
 class _Refused(NamedTuple):
@@ -136,9 +134,7 @@ class _Connection(asyncio.Protocol):
         self._is_paused = False
         self._since = self._loop.time()  # of what it is doing: idle, arriving, stuck, lingering
         self._is_arriving = False
-        self._head = b""  # of the request that arrives, as it came, until it is whole
-        self._begun = 0  # requests that began in `_head`
-        self._has_pushed = False  # with the bytes that came last a request was whole
+        self._unheard = 0  # bytes since the parser last told us something: of a name or value that may have no end
         self._begin()
 
     def _begin(self) -> None:
@@ -149,6 +145,7 @@ class _Connection(asyncio.Protocol):
         self._codings = 0
         self._expects = False
         self._is_declining = False  # an upgrade: the request will be read once more without it
+        self._lines: list[tuple[bytes, bytes]] = []  # all headers as they came
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()  # grows in place: chunks of one byte cost no more than one of all
         self._size = 0
@@ -173,7 +170,7 @@ class _Connection(asyncio.Protocol):
         """End what has taken too long."""
         age = now - self._since
         if self._is_stuck:
-            if age > IDLE_LIMIT:
+            if age > (STUCK_LIMIT if self._server.hub.is_going_down else IDLE_LIMIT):
                 self.abort()
         elif self._is_busy or self._waiting:
             return
@@ -223,16 +220,14 @@ class _Connection(asyncio.Protocol):
         if self._is_deaf:
             return
         if not self._is_arriving:
+            if not data.strip(b"\r\n"):
+                return  # old clients send a line end after a body
             self._is_arriving = True
             self._since = self._loop.time()
-        if not self._has_head:
-            self._head += data
-        self._has_pushed = False
+        self._unheard += len(data)
         self._feed(data)
-        if self._has_head or self._has_pushed:
-            self._head = b""
-        elif len(self._head) > MAX_HEAD:
-            self._refuse(431, f"the head is longer than {MAX_HEAD:,} bytes")
+        if self._unheard > MAX_HEAD:
+            self._refuse(431, f"a header is longer than {MAX_HEAD:,} bytes")
         if self._refused is not None and self._refused.is_final:
             self._push(keeps_alive=False)
         self._next()
@@ -241,37 +236,54 @@ class _Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._begun != 1 or not _UPGRADE.search(self._head):
-                self._refuse(400, "the request asks to switch protocols")
-                return
-            # The offer is declined by reading the request once more without it.
-            head, self._head = _UPGRADE.sub(b"\r\nx-declined:", self._head), b""
-            self._parser = httptools.HttpRequestParser(self)
-            self._begun = 0
-            self._feed(head)
-        except httptools.HttpParserError as problem:
-            self._refuse(400, f"the request is not HTTP: {problem}")
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                head = self._declining_head()
+                if head is not None:
+                    self._parser = httptools.HttpRequestParser(self)
+                    data = head + data[offer.args[0] :]
+                    continue
+                self._refuse(400, "the request asks for a tunnel")
+            except httptools.HttpParserError as problem:
+                self._refuse(400, f"the request is not HTTP: {problem}")
+            return
+
+    def _declining_head(self) -> bytes | None:
+        """The head that has just arrived, without its offer of an upgrade; None if it has none.
+
+        httptools ends a request with an offer there, its body unread. Java's client makes one always: it is declined
+        by reading the head once more without it, and then what stands behind the head.
+        """
+        lines = [(name, value) for name, value in self._lines if name.lower() != b"upgrade"]
+        if len(lines) == len(self._lines):
+            return None
+        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+        headers = b"".join(b"%s: %s\r\n" % line for line in lines)
+        return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self._path, version, headers)
 
     # httptools calls these. After a refusal that leaves the framing in doubt they have nothing more to say.
 
     def on_message_begin(self) -> None:
         if not self._is_deaf:
             self._begin()
-            self._begun += 1
             self._is_arriving = True
 
     def on_url(self, url: bytes) -> None:
+        self._unheard = 0
         if not self._is_deaf:
             self._path += url
             self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._unheard = 0
         if self._is_deaf:
             return
         self._count(len(name) + len(value) + 4)
+        if self._has_head:
+            return  # a trailer: whoever checked the head has not seen it
+        self._lines.append((name, value))
         name = name.lower()
         if name == b"content-length":
             self._has_length = True
@@ -287,6 +299,7 @@ class _Connection(asyncio.Protocol):
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
+        self._unheard = 0
         if self._is_deaf:
             return
         self._is_declining = self._parser.should_upgrade()
@@ -295,6 +308,7 @@ class _Connection(asyncio.Protocol):
         self._has_head = True
         path = self._path.partition(b"?")[0]
         method = self._parser.get_method()
+        self._expects = self._expects and self._parser.get_http_version() != "1.0"
         if path not in _ALLOWED:
             known = ", ".join(sorted(path.decode() for path in _ALLOWED))
             self._refuse(404, f"there is no such path; there are {known}", is_final=False)
@@ -302,12 +316,12 @@ class _Connection(asyncio.Protocol):
             self._refuse(405, f"the method must be {_ALLOWED[path].decode()}", is_final=False)
         elif method == b"POST" and not self._has_length and not self._codings:
             self._refuse(411, "the body has no length; send Content-Length or Transfer-Encoding: chunked")
-        elif self._expects and not self._is_busy and not self._waiting:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        self._unheard = 0
         if self._is_deaf:
             return
+        self._expects = False  # it has not waited for our word
         self._size += len(body)
         self._server.arriving += len(body)
         if self._size > MAX_BYTES:
@@ -318,6 +332,7 @@ class _Connection(asyncio.Protocol):
             self._body += body
 
     def on_message_complete(self) -> None:
+        self._unheard = 0
         if not self._is_deaf and not self._is_declining:
             self._push(keeps_alive=self._parser.should_keep_alive())
 
@@ -339,16 +354,14 @@ class _Connection(asyncio.Protocol):
         request = _Request(
             self._parser.get_method() if self._has_head else b"",
             self._path.partition(b"?")[0],
-            bytes(self._body) if keeps_alive or self._refused is None else b"",
+            bytes(self._body) if self._refused is None or not self._refused.is_final else b"",
             self._headers,
             keeps_alive and not self._server.hub.is_going_down,
             self._has_head and self._parser.get_http_version() == "1.0",
             self._refused,
         )
         self._begin()
-        self._begun = 0
         self._is_arriving = False
-        self._has_pushed = True
         self._waiting.append(request)
 
     # Answers, in order.
@@ -366,9 +379,14 @@ class _Connection(asyncio.Protocol):
                 self._write(self._refusal(request, request.refused), request)
             else:
                 self._write_health(request)
-        if not self._waiting and self._is_paused and not self._is_deaf:
+        if self._waiting or self._is_busy or self._is_deaf:
+            return
+        if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
+        if self._has_head and self._expects:  # only now is it its turn
+            self._expects = False
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def _relay(self, request: _Request) -> None:
         hub = self._server.hub

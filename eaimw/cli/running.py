@@ -31,19 +31,23 @@ def serve(settings: HubSettings, log_path: Path, address: Address) -> int:
     with signals():
         try:
             raise_limit(settings, callers=MAX_CONNECTIONS)
+            # Callers get what the calls leave: they must not take the descriptors that the targets need.
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            free = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft - _needed(settings)
+            connections = max(10, min(MAX_CONNECTIONS, free))
             with opened_log(log_path) as log:
-                uvloop.run(_serve(settings, log, address))
+                uvloop.run(_serve(settings, log, address, connections))
         except Unusable as fault:
             say(f"relay: {fault}")
             return 1
     return 0
 
 
-async def _serve(settings: HubSettings, log: BreakerLog, address: Address) -> None:
+async def _serve(settings: HubSettings, log: BreakerLog, address: Address, max_connections: int) -> None:
     started = time.monotonic()
     ended = asyncio.Event()
     async with open_hub(settings, breaker_log=log) as hub:
-        server = HttpServer(hub)
+        server = HttpServer(hub, max_connections=max_connections)
         await server.start(address)
         try:
             heed_signals(ended.set, log)
@@ -71,7 +75,7 @@ def raise_limit(settings: HubSettings, callers: int = 0) -> None:
 
     Raises Unusable where there are too few to start at all.
     """
-    need = SPARE_DESCRIPTORS + callers + sum(target.max_inflight for target in settings.targets.values())
+    need = callers + _needed(settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= need or soft == resource.RLIM_INFINITY:
         return
@@ -85,6 +89,11 @@ def raise_limit(settings: HubSettings, callers: int = 0) -> None:
             f"relay: {who} may need {need:,} descriptors and the system allows {allowed:,} (ulimit -Hn); "
             "calls beyond it will end as E902, not sent"
         )
+
+
+def _needed(settings: HubSettings) -> int:
+    """Descriptors for the calls in flight and all that is no caller."""
+    return SPARE_DESCRIPTORS + sum(target.max_inflight for target in settings.targets.values())
 
 
 @contextlib.contextmanager
