@@ -94,6 +94,11 @@ class Hub:
         """Tell the people on duty of a fault of the hub itself."""
         self._telemetry.unforeseen(where, problem)
 
+    @property
+    def is_going_down(self) -> bool:
+        """Is every new transaction refused, for good?"""
+        return self._is_going_down
+
     def go_down(self) -> None:
         """From now on every new transaction is refused (E911); those in flight go on to their answers."""
         self._is_going_down = True

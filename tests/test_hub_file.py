@@ -120,7 +120,7 @@ PAY = "CROE"
 "x y" = 5
 """
     assert faults(folder, text) == [
-        "hubb: unknown; known are hub, defaults, targets, routes; did you mean hub?",
+        "hubb: unknown; known are hub, admin, defaults, targets, routes; did you mean hub?",
         "hub.breaker_log: it is ''; it must be the path of a file",
         "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, breaker",
         (

@@ -21,6 +21,13 @@ def config(file: Path) -> None:
     found = read(file)
     if found.breaker_log is not None:
         click.echo(f"[hub]\nbreaker_log = {_toml(str(found.breaker_log))}  # hub\n")
+    if found.admin_listen is not None or found.admin_token is not None:
+        click.echo("[admin]")
+        if found.admin_listen is not None:
+            click.echo(f"listen = {_toml(found.admin_listen)}  # admin")
+        if found.admin_token is not None:
+            click.echo("# token: there is one; it is not shown")
+        click.echo()
     for name, target in found.settings.targets.items():
         click.echo(f"[targets.{_toml(name)}]" if "." in name else f"[targets.{name}]")
         for key in KEYS:

@@ -23,7 +23,9 @@ from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.lines import LineRelay
 from eaimw.adapters.system import SystemClock
 from eaimw.app import open_hub, say, two_targets
+from eaimw.cli.admin import admin_plane, admin_settings
 from eaimw.cli.files import read
+from eaimw.cli.progress import progress
 from eaimw.config import (
     CLAIM_URL,
     CORE_URL,
@@ -32,6 +34,7 @@ from eaimw.config import (
     NO_TARGET,
     RESET_TIMEOUT,
     TIMEOUT,
+    AdminSettings,
     HubSettings,
 )
 from eaimw.errors import SettingsError, Unusable
@@ -40,8 +43,6 @@ from eaimw.hub_file import HubFile, with_options
 
 LOG_NAME = "breaker.log"
 SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log, the loop, libraries
-PROGRESS_EVERY = 0.2  # seconds
-PROGRESS_LIMIT = 1.0  # seconds for the last drawing
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -94,6 +95,12 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
     help="A hub.toml with the targets; an option given here as well wins over it, for every target.",
 )
 @click.option(
+    "--admin",
+    metavar="HOST:PORT",
+    help="Serve figures, health and targets over HTTP there; port 0: any free one.  An address that others can reach "
+    "needs a token in EAIMW_ADMIN_TOKEN.  [default: off]",
+)
+@click.option(
     "--core-url", metavar="URL", default=CORE_URL, show_default=True, help="Where CORE is; without a path: /tx."
 )
 @click.option(
@@ -112,6 +119,7 @@ def relay(
     source: str,
     breaker_log: Path | None,
     config: Path | None,
+    admin: str | None,
     backpressure: bool | None,
     **options: Any,
 ) -> None:
@@ -121,8 +129,9 @@ def relay(
     standard output as soon as it is known. A target that is slow or dead is refused at once, by itself: E905 when
     its calls in flight reach the limit, E904 while its circuit is open.
 
-    Exit status: 0 every transaction got its reply; 1 input, output or log could not be used; 2 wrong usage.
+    Exit status: 0 every transaction got its reply; 1 input, output, log or address could not be used; 2 wrong usage.
     """
+    file = None
     try:
         if config is None:
             settings = two_targets(**options)
@@ -132,6 +141,7 @@ def relay(
     except SettingsError as fault:
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
+    plane = admin_settings(ctx, admin, file)
     _raise_limit(settings)
     with _signals():
         try:
@@ -139,7 +149,7 @@ def relay(
             with _input(source) as fd:
                 log = BreakerLog(breaker_log or Path(ctx.obj or LOG_NAME), clock=SystemClock(), say=say)
                 try:
-                    problem = uvloop.run(_run(settings, log, fd, output, backpressure))
+                    problem = uvloop.run(_run(settings, log, plane, fd, output, backpressure))
                 finally:
                     log.close()
         except Unusable as fault:
@@ -163,13 +173,20 @@ def _with_given_options(ctx: click.Context, file: HubFile, options: dict[str, An
     return with_options(file, {keys.get(name, name): value for name, value in given.items()})
 
 
-async def _run(settings: HubSettings, log: BreakerLog, fd: int, output: int, backpressure: bool | None) -> str | None:
+async def _run(
+    settings: HubSettings,
+    log: BreakerLog,
+    plane: AdminSettings | None,
+    fd: int,
+    output: int,
+    backpressure: bool | None,
+) -> str | None:
     is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     started = time.monotonic()
-    async with open_hub(settings, breaker_log=log) as hub:
+    async with open_hub(settings, breaker_log=log) as hub, admin_plane(hub, log, plane):
         run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)
         _heed_signals(run, log)
-        with _progress(run, os.fstat(fd).st_size if is_file else None):
+        with progress(run, os.fstat(fd).st_size if is_file else None):
             await run.run()
         _summary(hub, run, time.monotonic() - started)
     return run.problem
@@ -260,37 +277,6 @@ def _heed_signals(run: LineRelay, log: BreakerLog) -> None:
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-@contextlib.contextmanager
-def _progress(run: LineRelay, size: int | None) -> Iterator[None]:
-    """A bar on a terminal, unless the replies go there too; for an input without a size it only counts.
-
-    A thread draws it: a terminal that somebody has stopped must not stop the relay.
-    """
-    if not sys.stderr.isatty() or sys.stdout.isatty():
-        yield
-        return
-    ended = threading.Event()
-
-    def draw() -> None:
-        with contextlib.suppress(OSError):  # the terminal has gone: relaying goes on
-            bar: Any = click.progressbar(length=size or 1, file=sys.stderr, show_percent=size is not None)
-            with bar:
-                is_last = False
-                while not is_last:
-                    is_last = ended.wait(PROGRESS_EVERY)
-                    bar.label = f"{run.replied:,} replies"
-                    bar.pos = run.consumed * run.replied // max(1, run.read) if size is not None else 0
-                    bar.render_progress()
-
-    thread = threading.Thread(target=draw, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(PROGRESS_LIMIT)
 
 
 def _summary(hub: Hub, run: LineRelay, seconds: float) -> None:
