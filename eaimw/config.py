@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from eaimw.errors import SettingsError
@@ -13,6 +15,8 @@ from eaimw.errors import SettingsError
 is_name = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 NAME_ALLOWED = "a string of 1 to 64 of A-Z a-z 0-9 _ . -"
 
+# In messages: in place of what nobody shall read there.
+NOT_SHOWN = "..."
 # In figures: what belongs to no known target.
 NO_TARGET = "-"
 
@@ -63,27 +67,66 @@ class Endpoint:
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen. host: a name or an address; port: 0 takes any free one."""
+class Address(NamedTuple):
+    """Where we listen ourselves. Port 0: any free one."""
 
     host: str
     port: int
 
-    @classmethod
-    def parse(cls, text: str, setting: str = "listen") -> Address:
-        """From `HOST:PORT`, an IPv6 address in brackets. Raises SettingsError."""
-        host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            host = ""
-        if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
-            raise SettingsError(setting, text, "HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port 0 to 65535")
-        return cls(host, int(port))
-
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Can programs of this machine alone reach it? A name other than localhost may stand for any address."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
+
+
+ADDRESS_ALLOWED = "HOST:PORT such as 127.0.0.1:9300 or [::1]:9300, the port from 0 (any free one) to 65535"
+
+
+def parse_address(text: str, setting: str) -> Address:
+    """From HOST:PORT, where the host is a name, an IPv4 address or an IPv6 one in brackets. Raises SettingsError."""
+    host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    is_good = _is_host(host) is not None
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        try:
+            is_good = ipaddress.ip_address(host).version == 6
+        except ValueError:
+            is_good = False
+    if not is_good or not _is_port(port) or int(port) > 65535:
+        raise SettingsError(setting, text, ADDRESS_ALLOWED)
+    return Address(host, int(port))
+
+
+_is_host = re.compile(r"[A-Za-z0-9_.-]{1,253}").fullmatch
+_is_port = re.compile(r"[0-9]{1,5}").fullmatch
+is_token = re.compile(r"[!-~]{1,1024}").fullmatch
+TOKEN_ALLOWED = "a string of 1 to 1,024 printable ASCII characters without blanks"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The admin plane.
+
+    address: where it listens; one that others than this machine's programs can reach needs a token.
+    token: what a request must bring as `Authorization: Bearer`, on loopback too, but for /healthz and /readyz. None:
+        nothing is asked for. It is never shown.
+    """
+
+    address: Address
+    token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.token is not None and (not isinstance(self.token, str) or not is_token(self.token)):
+            raise SettingsError("the admin token", NOT_SHOWN, TOKEN_ALLOWED)
+        if self.token is None and not self.address.is_loopback:
+            allowed = "a loopback address such as 127.0.0.1:9300, or have a token, since others can reach it"
+            raise SettingsError("admin", str(self.address), allowed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """hub.toml: read, checked as a whole, and turned into the frozen records of `config`.
 
     [hub]                     listen, breaker_log
+    [admin]                   listen, token
     [defaults]                what holds for every target that does not say otherwise
     [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file
     [targets.NAME.breaker]    fail_threshold, reset_timeout
@@ -17,17 +18,28 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from eaimw.config import NAME_ALLOWED, NO_TARGET, Address, BreakerSettings, HubSettings, TargetSettings, is_name
+from eaimw.config import (
+    NAME_ALLOWED,
+    NO_TARGET,
+    TOKEN_ALLOWED,
+    Address,
+    BreakerSettings,
+    HubSettings,
+    TargetSettings,
+    is_name,
+    is_token,
+    parse_address,
+)
 from eaimw.errors import EaimwError, SettingsError, Unusable, shown
 
-SECTIONS = ("hub", "defaults", "targets", "routes")
+SECTIONS = ("hub", "admin", "defaults", "targets", "routes")
 BUILT_IN = "built in"
-_BREAKER = tuple(field.name for field in fields(BreakerSettings))
-_TARGET = tuple(field.name for field in fields(TargetSettings) if field.name != "breaker")
+_BREAKER = tuple(each.name for each in fields(BreakerSettings))
+_TARGET = tuple(each.name for each in fields(TargetSettings) if each.name != "breaker")
 # As they are written below a target: `timeout`, `breaker.fail_threshold`.
 KEYS = (*_TARGET, *(f"breaker.{name}" for name in _BREAKER))
 
@@ -48,6 +60,8 @@ class HubFile:
     origins: Mapping[str, Mapping[str, str]]
     listen: Address | None
     breaker_log: Path | None
+    admin_listen: str | None = None
+    admin_token: str | None = field(default=None, repr=False)
 
 
 def read_hub_file(path: Path) -> HubFile:
@@ -76,6 +90,7 @@ class _Reading:
         hub = self._table(self._data, "hub")
         self._known(hub, ("listen", "breaker_log"), "hub")
         listen, log = self._listen(hub), self._breaker_log(hub)
+        admin_listen, token = self._admin()
         defaults = self._values(self._table(self._data, "defaults"), "defaults", may_have_url=False)
         targets: dict[str, TargetSettings | None] = {}
         origins: dict[str, dict[str, str]] = {}
@@ -87,7 +102,7 @@ class _Reading:
         if self._faults:
             raise BadHubFile(self._path, self._faults)
         good = {name: target for name, target in targets.items() if target is not None}
-        return HubFile(HubSettings(good, routes), origins, listen, log)
+        return HubFile(HubSettings(good, routes), origins, listen, log, admin_listen, token)
 
     def _target(self, name: str, defaults: dict[str, Any]) -> tuple[TargetSettings | None, dict[str, str]]:
         place = f"targets.{name}"
@@ -125,7 +140,7 @@ class _Reading:
         if "listen" not in hub:
             return None
         try:
-            return Address.parse(hub["listen"])
+            return parse_address(hub["listen"], "listen")
         except SettingsError as problem:
             self._faults.append(f"hub.listen: it is {shown(hub['listen'])}; it must be {problem.allowed}")
             return None
@@ -138,6 +153,20 @@ class _Reading:
             self._faults.append(f"hub.breaker_log: it is {shown(name)}; it must be the path of a file")
             return None
         return self._folder / name
+
+    def _admin(self) -> tuple[str | None, str | None]:
+        """Where the admin plane listens, and its token: either may come from elsewhere, so each is judged by itself."""
+        admin = self._table(self._data, "admin")
+        self._known(admin, ("listen", "token"), "admin")
+        listen, token = admin.get("listen"), admin.get("token")
+        if listen is not None:
+            try:
+                parse_address(listen, "listen")
+            except SettingsError as problem:
+                self._faults.append(f"admin.listen: it is {shown(listen)}; it must be {problem.allowed}")
+        if token is not None and (not isinstance(token, str) or not is_token(token)):
+            self._faults.append(f"admin.token: it must be {TOKEN_ALLOWED}")
+        return listen, token
 
     def _routes(self, targets: Iterable[str]) -> dict[str, str]:
         routes = self._table(self._data, "routes")

@@ -95,20 +95,35 @@ class Exchange:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._send = target.transport.send
+        self._now = target.clock.monotonic
+        self._figures = target.figures
 
     async def __call__(self, call: Call) -> Reply:
-        target = self._target
+        target, figures = self._target, self._figures
         target.attempts += 1
         call.attempts += 1
         call.sample = "none"
+        began = self._now()
         try:
-            verdict = judge(await self._send(call), call.tx.tx_id)
+            try:
+                answer = await self._send(call)
+            finally:
+                ended = figures.ended(began)
+            verdict = judge(answer, call.tx.tx_id)
         except CallFailed as problem:
             # A call cut by the caller's own budget is no sample: nobody opens a circuit for others by being impatient.
             is_ours = isinstance(problem, LocalFault) or (call.impatient and isinstance(problem, TimedOut))
-            call.sample = "none" if is_ours else "failure"
-            return failed(problem, call, target.name)
+            reply = failed(problem, call, target.name)
+            if not is_ours:
+                call.sample = "failure"
+                figures.failure_at, figures.failure_code = ended, reply.code
+            return reply
         call.sample = verdict.rule.sample
+        # Noted before the breaker hears of it: where it changes its state, this is the call that was why.
+        if call.sample == "success":
+            figures.success_at, figures.success_code = ended, verdict.code
+        else:
+            figures.failure_at, figures.failure_code = ended, verdict.code
         if not verdict.rule.is_known:
             target.unknown_codes += 1
         return answered(verdict, call, target.name, target.random)

@@ -85,6 +85,15 @@ def target(name: str, *options: str) -> Iterator[Served]:
                 process.kill()  # nothing if it has ended
 
 
+def get(url: str, token: str | None = None, method: str = "GET", **headers: str) -> requests.Response:
+    """One request, without any proxy between."""
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    with requests.Session() as session:
+        session.trust_env = False
+        return session.request(method, url, headers=headers, timeout=10)
+
+
 def eventually(condition: Callable[[], T], within: float = 5.0) -> T:
     """The first true value of `condition`; fails if there is none within so many seconds."""
     deadline = time.monotonic() + within

@@ -28,7 +28,7 @@ from served import ROOT, eventually
 from eaimw.adapters import http_server
 from eaimw.adapters.http_server import HttpServer
 from eaimw.app import open_hub, two_targets
-from eaimw.config import Address
+from eaimw.config import Address, parse_address
 from eaimw.errors import SettingsError
 
 TX = b'{"tx_id":"T-1","target":"CORE"}'
@@ -657,7 +657,7 @@ def test_an_address_that_cannot_be_used() -> None:
 )
 def test_an_address_is_taken_apart(text: str, address: tuple[str, int]) -> None:
     """Host and port; IPv6 in brackets; and it prints as it was written."""
-    parsed = Address.parse(text)
+    parsed = parse_address(text, "listen")
     assert (parsed.host, parsed.port) == address
     assert str(parsed) == text
 
@@ -668,7 +668,7 @@ def test_an_address_is_taken_apart(text: str, address: tuple[str, int]) -> None:
 def test_what_is_no_address_is_said(text: Any) -> None:
     """SettingsError naming the setting, what was found and what is allowed."""
     with pytest.raises(SettingsError, match="listen must be HOST:PORT"):
-        Address.parse(text)
+        parse_address(text, "listen")
 
 
 def test_the_hub_of_a_file_is_served(tmp_path: Path, well: Peer) -> None:
@@ -691,6 +691,21 @@ def test_the_hub_of_a_file_is_served(tmp_path: Path, well: Peer) -> None:
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "has no [hub] listen" in done.stderr
+
+
+def test_the_admin_plane_stands_beside_the_server(well: Peer) -> None:
+    """`listening on`, then `admin on`; the sum of eaimw_transactions_total is what callers counted."""
+    with serving("--admin", "127.0.0.1:0", core=well, claim=well) as server:
+        server.running.says("admin on ")
+        first, second = server.running.errors.splitlines()[:2]
+        assert first.startswith("listening on http://")
+        assert second.startswith("admin on http://")
+        for body in (TX, b"nonsense", b'{"tx_id":"T","target":"NONE"}', TX):
+            server.post(body)
+        metrics = requests.get(second.split()[-1] + "/metrics", timeout=30).text
+        counts = [line for line in metrics.splitlines() if line.startswith("eaimw_transactions_total{")]
+        assert sum(float(line.rsplit(" ", 1)[1]) for line in counts) == 4
+        assert server.stop() == 0
 
 
 def test_threads_of_callers_are_all_answered(server: Server) -> None:

@@ -123,8 +123,11 @@ PAY = "CROE"
 "x y" = 5
 """
     assert faults(folder, text) == [
-        "hubb: unknown; known are hub, defaults, targets, routes; did you mean hub?",
-        "hub.listen: it is 8080; it must be HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port 0 to 65535",
+        "hubb: unknown; known are hub, admin, defaults, targets, routes; did you mean hub?",
+        (
+            "hub.listen: it is 8080; it must be HOST:PORT such as 127.0.0.1:9300 or [::1]:9300, the port from 0 "
+            "(any free one) to 65535"
+        ),
         "hub.breaker_log: it is ''; it must be the path of a file",
         "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, breaker",
         (

@@ -18,7 +18,7 @@ LEVELS = (
     {"errors", "codes", "kernel"},
     {"model", "config"},
     {"hub_file"},
-    {"ports", "wire"},
+    {"ports", "wire", "figures"},
     {"replies", "target"},
     {"layers"},
     {"stack"},

@@ -19,9 +19,13 @@ def config(file: Path) -> None:
     What it prints is itself a hub.toml. Exit status as `eaimw check`.
     """
     found = read(file)
-    for name, value in (("listen", found.listen), ("breaker_log", found.breaker_log)):
+    for name, value in (("hub.listen", found.listen), ("hub.breaker_log", found.breaker_log)):
         if value is not None:
-            click.echo(f"hub.{name} = {_toml(str(value))}")
+            click.echo(f"{name} = {_toml(str(value))}")
+    if found.admin_listen is not None:
+        click.echo(f"admin.listen = {_toml(found.admin_listen)}")
+    if found.admin_token is not None:
+        click.echo("# admin.token: there is one; it is not shown")
     click.echo()
     for name, target in found.settings.targets.items():
         click.echo(f"[targets.{_toml(name)}]" if "." in name else f"[targets.{name}]")

@@ -6,7 +6,6 @@ import contextlib
 import os
 import stat
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,9 @@ from click.core import ParameterSource
 from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.lines import LineRelay
 from eaimw.app import open_hub, say, two_targets
+from eaimw.cli.admin import admin_plane, admin_settings
 from eaimw.cli.files import read
+from eaimw.cli.progress import progress
 from eaimw.cli.running import heed_signals, opened_log, raise_limit, serve, signals, summary
 from eaimw.config import (
     CLAIM_URL,
@@ -28,15 +29,14 @@ from eaimw.config import (
     INFLIGHT,
     RESET_TIMEOUT,
     TIMEOUT,
-    Address,
+    AdminSettings,
     HubSettings,
+    parse_address,
 )
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import HubFile, with_options
 
 LOG_NAME = "breaker.log"
-PROGRESS_EVERY = 0.2  # seconds
-PROGRESS_LIMIT = 1.0  # seconds for the last drawing
 
 
 @click.command()
@@ -92,6 +92,12 @@ PROGRESS_LIMIT = 1.0  # seconds for the last drawing
     help="A hub.toml with the targets; an option given here as well wins over it, for every target.",
 )
 @click.option(
+    "--admin",
+    metavar="HOST:PORT",
+    help="Serve figures, health and targets over HTTP there; port 0: any free one.  An address that others can reach "
+    "needs a token in EAIMW_ADMIN_TOKEN.  [default: off]",
+)
+@click.option(
     "--core-url", metavar="URL", default=CORE_URL, show_default=True, help="Where CORE is; without a path: /tx."
 )
 @click.option(
@@ -111,6 +117,7 @@ def relay(
     breaker_log: Path | None,
     config: Path | None,
     listen: str | None,
+    admin: str | None,
     backpressure: bool | None,
     **options: Any,
 ) -> None:
@@ -120,10 +127,11 @@ def relay(
     standard output as soon as it is known; with --listen it serves HTTP instead. A target that is slow or dead is
     refused at once, by itself: E905 when its calls in flight reach the limit, E904 while its circuit is open.
 
-    Exit status: 0 every transaction got its reply; 1 input, output or log could not be used; 2 wrong usage.
+    Exit status: 0 every transaction got its reply; 1 input, output, log or address could not be used; 2 wrong usage.
     """
+    file = None
     try:
-        address = None if listen is None else Address.parse(listen)
+        address = None if listen is None else parse_address(listen, "listen")
         if config is None:
             settings = two_targets(**options)
         else:
@@ -132,17 +140,18 @@ def relay(
     except SettingsError as fault:
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
+    plane = admin_settings(ctx, admin, file)
     log_path = breaker_log or Path(ctx.obj or LOG_NAME)
     if address is not None:
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
-        ctx.exit(serve(settings, log_path, address))
+        ctx.exit(serve(settings, log_path, address, plane))
     with signals():
         try:
             raise_limit(settings)
             output = _output()
             with _input(source) as fd, opened_log(log_path) as log:
-                problem = uvloop.run(_run(settings, log, fd, output, backpressure))
+                problem = uvloop.run(_run(settings, log, plane, fd, output, backpressure))
         except Unusable as fault:
             problem = str(fault)
     if problem is not None:
@@ -164,13 +173,20 @@ def _with_given_options(ctx: click.Context, file: HubFile, options: dict[str, An
     return with_options(file, {keys.get(name, name): value for name, value in given.items()})
 
 
-async def _run(settings: HubSettings, log: BreakerLog, fd: int, output: int, backpressure: bool | None) -> str | None:
+async def _run(
+    settings: HubSettings,
+    log: BreakerLog,
+    plane: AdminSettings | None,
+    fd: int,
+    output: int,
+    backpressure: bool | None,
+) -> str | None:
     is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     started = time.monotonic()
-    async with open_hub(settings, breaker_log=log) as hub:
+    async with open_hub(settings, breaker_log=log) as hub, admin_plane(hub, log, plane):
         run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)
         heed_signals(run.stop, log)
-        with _progress(run, os.fstat(fd).st_size if is_file else None):
+        with progress(run, os.fstat(fd).st_size if is_file else None):
             await run.run()
         summary(hub, run.read, run.replied, time.monotonic() - started)
     return run.problem
@@ -205,34 +221,3 @@ def _input(source: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-@contextlib.contextmanager
-def _progress(run: LineRelay, size: int | None) -> Iterator[None]:
-    """A bar on a terminal, unless the replies go there too; for an input without a size it only counts.
-
-    A thread draws it: a terminal that somebody has stopped must not stop the relay.
-    """
-    if not sys.stderr.isatty() or sys.stdout.isatty():
-        yield
-        return
-    ended = threading.Event()
-
-    def draw() -> None:
-        with contextlib.suppress(OSError):  # the terminal has gone: relaying goes on
-            bar: Any = click.progressbar(length=size or 1, file=sys.stderr, show_percent=size is not None)
-            with bar:
-                is_last = False
-                while not is_last:
-                    is_last = ended.wait(PROGRESS_EVERY)
-                    bar.label = f"{run.replied:,} replies"
-                    bar.pos = run.consumed * run.replied // max(1, run.read) if size is not None else 0
-                    bar.render_progress()
-
-    thread = threading.Thread(target=draw, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(PROGRESS_LIMIT)

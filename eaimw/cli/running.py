@@ -17,7 +17,8 @@ from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.http_server import MAX_CONNECTIONS, HttpServer
 from eaimw.adapters.system import SystemClock
 from eaimw.app import open_hub, say
-from eaimw.config import NO_TARGET, Address, HubSettings
+from eaimw.cli.admin import admin_plane
+from eaimw.config import NO_TARGET, Address, AdminSettings, HubSettings
 from eaimw.errors import Unusable
 from eaimw.hub import Hub
 from eaimw.target import CodeCounts
@@ -26,7 +27,7 @@ SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(settings: HubSettings, log_path: Path, address: Address) -> int:
+def serve(settings: HubSettings, log_path: Path, address: Address, plane: AdminSettings | None) -> int:
     """Serve HTTP until a signal ends it. The exit status: 0, or 1 if log or address cannot be used."""
     with signals():
         try:
@@ -36,14 +37,16 @@ def serve(settings: HubSettings, log_path: Path, address: Address) -> int:
             free = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft - _needed(settings)
             connections = max(10, min(MAX_CONNECTIONS, free))
             with opened_log(log_path) as log:
-                uvloop.run(_serve(settings, log, address, connections))
+                uvloop.run(_serve(settings, log, address, plane, connections))
         except Unusable as fault:
             say(f"relay: {fault}")
             return 1
     return 0
 
 
-async def _serve(settings: HubSettings, log: BreakerLog, address: Address, max_connections: int) -> None:
+async def _serve(
+    settings: HubSettings, log: BreakerLog, address: Address, plane: AdminSettings | None, max_connections: int
+) -> None:
     started = time.monotonic()
     ended = asyncio.Event()
     async with open_hub(settings, breaker_log=log) as hub:
@@ -52,8 +55,9 @@ async def _serve(settings: HubSettings, log: BreakerLog, address: Address, max_c
         try:
             heed_signals(ended.set, log)
             say(f"listening on {server.url}")
-            await ended.wait()
-            await server.drain()
+            async with admin_plane(hub, log, plane):
+                await ended.wait()
+                await server.drain()
         finally:
             await server.close()
         counted = sum(sum(codes.values()) for codes in _counts(hub).values())

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import click
 
+from eaimw.cli.admin import admin_settings
 from eaimw.cli.files import read
 from eaimw.cli.running import serve as run
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-def serve(file: Path) -> None:
+@click.pass_context
+def serve(ctx: click.Context, /, file: Path) -> None:
     """Serve the hub of a hub.toml over HTTP, at its [hub] listen.
 
     The breaker log is the file's, or breaker.log in the working directory. Exit status: 0 ended by a signal; 1 file,
@@ -21,4 +23,5 @@ def serve(file: Path) -> None:
     found = read(file)
     if found.listen is None:
         raise click.UsageError(f'{file} has no [hub] listen; add it, such as listen = "127.0.0.1:8080"')
-    raise SystemExit(run(found.settings, found.breaker_log or Path("breaker.log"), found.listen))
+    plane = admin_settings(ctx, None, found)
+    ctx.exit(run(found.settings, found.breaker_log or Path("breaker.log"), found.listen, plane))
