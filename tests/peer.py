@@ -156,6 +156,8 @@ class Line:
         return data != b""
 
 
+SOON = 5000  # milliseconds; what takes longer has waited for the timeout
+
 Script = Callable[[Line], None]
 
 

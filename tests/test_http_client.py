@@ -6,14 +6,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from peer import (
     GOOD,
     GOOD_CHUNKED,
-    LOOPS,
+    SOON,
     Line,
     Peer,
     Script,
@@ -24,7 +23,6 @@ from peer import (
     free_port,
     http,
     hub_of,
-    nothing_left,
     once,
     run_on,
     unanswered,
@@ -36,21 +34,7 @@ from eaimw.adapters.http_reply import Connection
 from eaimw.hub import Hub
 from eaimw.wire import MAX_BYTES, read_transaction
 
-SOON = 5000  # milliseconds; what takes longer has waited for the timeout
-
-
-@pytest.fixture(autouse=True)
-def complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Each test leaves no socket behind, and asyncio has nothing to complain of."""
-    with nothing_left():
-        yield
-    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
-
-
-@pytest.fixture(params=LOOPS)
-def loop(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+pytestmark = pytest.mark.usefixtures("complaints")
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from peer import (
     GOOD,
     GOOD_CHUNKED,
     GOOD_UNTIL_CLOSE,
-    LOOPS,
+    SOON,
     Line,
     Peer,
     Script,
@@ -23,7 +23,6 @@ from peer import (
     chunked,
     closing,
     http,
-    nothing_left,
     once,
     replies,
     run_on,
@@ -36,21 +35,7 @@ from eaimw.hub import Hub
 from eaimw.model import Answer
 from eaimw.wire import MAX_BYTES
 
-SOON = 5000  # milliseconds; what takes longer has waited for the timeout
-
-
-@pytest.fixture(autouse=True)
-def complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Each test leaves no socket behind, and asyncio has nothing to complain of."""
-    with nothing_left():
-        yield
-    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
-
-
-@pytest.fixture(params=LOOPS)
-def loop(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+pytestmark = pytest.mark.usefixtures("complaints")
 
 
 def first(raw: bytes) -> Script:

@@ -5,7 +5,6 @@ import datetime
 import os
 import ssl
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from peer import (
     GOOD,
     GOOD_CHUNKED,
     GOOD_UNTIL_CLOSE,
-    LOOPS,
+    SOON,
     Line,
     Peer,
     answering,
     ask,
     http,
     hub_of,
-    nothing_left,
     once,
     run_on,
     until,
@@ -33,21 +31,7 @@ from eaimw.errors import SettingsError
 from eaimw.hub import Hub
 from eaimw.wire import MAX_BYTES
 
-SOON = 5000  # milliseconds; what takes longer has waited for the timeout
-
-
-@pytest.fixture(autouse=True)
-def complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Each test leaves no socket behind, and asyncio has nothing to complain of."""
-    with nothing_left():
-        yield
-    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
-
-
-@pytest.fixture(params=LOOPS)
-def loop(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+pytestmark = pytest.mark.usefixtures("complaints")
 
 
 @pytest.fixture(scope="module")

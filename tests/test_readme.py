@@ -174,3 +174,18 @@ def test_the_demo_tells_its_story() -> None:
     assert changes[-1] == ("CORE", "HALF_OPEN->CLOSED")
     with pytest.raises(ProcessLookupError):
         os.killpg(demo.pid, 0)  # nothing of its session is left
+
+
+def test_a_demo_that_is_ended_leaves_nothing_running() -> None:
+    """SIGTERM in its midst: its targets and its relay are gone when it is."""
+    command = [sys.executable, "-u", "scripts/demo.py"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+        try:
+            assert demo.stdout is not None
+            assert any(line.startswith("healthy") for line in demo.stdout)
+            demo.terminate()
+            assert demo.wait(30) == 130
+        finally:
+            demo.kill()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(demo.pid, 0)
