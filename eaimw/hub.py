@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from eaimw import codes
 from eaimw.config import NO_TARGET, HubSettings, TargetSettings
 from eaimw.errors import Malformed, NoReply
 from eaimw.model import Call, Reply, Transaction
-from eaimw.ports import Clock, Random, Telemetry, Transport
+from eaimw.ports import AccessLog, Clock, Random, Telemetry, Transport
 from eaimw.replies import failed, refused
 from eaimw.stack import build
 from eaimw.target import CodeCounts, Handler, Target
@@ -37,9 +37,11 @@ class Hub:
         telemetry: Telemetry,
         make_transport: MakeTransport,
         make_random: MakeRandom,
+        access_log: AccessLog | None = None,
     ) -> None:
         self._clock = clock
         self._telemetry = telemetry
+        self._access_log = access_log
         self._random = make_random(NO_TARGET)
         self._is_going_down = False
         self.routes = dict(settings.routes)
@@ -69,6 +71,11 @@ class Hub:
 
     async def handle(self, tx: Transaction, started: float | None = None) -> Reply:
         """One transaction down its target's stack. Raises only what ends the caller's own task, as CancelledError."""
+        answer = self.begin(tx, started)
+        return answer if isinstance(answer, Reply) else await answer
+
+    def begin(self, tx: Transaction, started: float | None = None) -> Reply | Awaitable[Reply]:
+        """As `handle`; a refusal is there at once. What is to be awaited must be, at once: it holds a place."""
         call = Call(tx, self._clock.monotonic() if started is None else started)
         target = self.target_of(tx)
         if self._is_going_down:
@@ -77,16 +84,31 @@ class Hub:
             reply = self._refuse(codes.NO_TARGET, self._why_no_target(tx), call, None)
         else:
             try:
-                reply = await self._stacks[target.name](call)
+                answer = self._stacks[target.name](call)
             except Exception as problem:
-                self.note_fault(f"{tx.tx_id} for {target.name}", problem)
-                reply = failed(NoReply(f"the hub failed: {type(problem).__name__}"), call, target.name)
-        return self._finish(reply, call.started, target)
+                reply = self._failed(problem, call, target)
+            else:
+                if not isinstance(answer, Reply):
+                    return self._called(answer, call, target)
+                reply = answer
+        return self._finish(reply, call.started, target, call)
+
+    async def _called(self, answer: Awaitable[Reply], call: Call, target: Target) -> Reply:
+        try:
+            reply = await answer
+        except Exception as problem:
+            reply = self._failed(problem, call, target)
+        return self._finish(reply, call.started, target, call)
+
+    def _failed(self, problem: Exception, call: Call, target: Target) -> Reply:
+        """What a fault of the hub's own becomes."""
+        self.note_fault(f"{call.tx.tx_id} for {target.name}", problem)
+        return failed(NoReply(f"the hub failed: {type(problem).__name__}"), call, target.name)
 
     def refuse_malformed(self, problem: Malformed, started: float | None = None, where: str = "") -> Reply:
         """The E400 for a transaction that could not be read. where: stands before the message, as `line 7: `."""
         reply = refused(codes.MALFORMED, f"{where}{problem}", self._random, tx_id=problem.tx_id, target=problem.target)
-        return self._finish(reply, self._clock.monotonic() if started is None else started, None)
+        return self._finish(reply, self._clock.monotonic() if started is None else started, None, None)
 
     def refusal(self, code: str, message: str) -> Reply:
         """A refusal of what was not even read as a transaction; not counted."""
@@ -136,7 +158,9 @@ class Hub:
         random = target.random if target is not None else self._random
         return refused(code, message, random, tx_id=call.tx.tx_id, target=name)
 
-    def _finish(self, reply: Reply, started: float, target: Target | None) -> Reply:
+    def _finish(self, reply: Reply, started: float, target: Target | None, call: Call | None) -> Reply:
         reply.elapsed_ms = round((self._clock.monotonic() - started) * 1000, 1)
         (target.codes if target is not None else self.untargeted).add(reply.code)
+        if self._access_log is not None:
+            self._access_log.answered(reply, call)
         return reply

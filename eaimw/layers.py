@@ -1,6 +1,7 @@
 """One short wrapper per decision: ask the kernel, call what is inside, report. Their order is in `stack.py`.
 
-A layer is made with the handler inside it and its target; called with a Call, it gives the Reply.
+A layer is made with the handler inside it and its target. Called with a Call, it gives the Reply if it refuses, and
+else what to await for it: a refusal costs no coroutine.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Awaitable
 
 from eaimw import codes
 from eaimw.errors import CallFailed, LocalFault, TimedOut
+from eaimw.kernel.breaker import Permit
 from eaimw.model import Call, Reply
 from eaimw.replies import answered, failed, refused
 from eaimw.target import Handler, Target
@@ -23,7 +25,7 @@ class Deadline:
         self._inside = inside
         self._timeout = target.settings.timeout
 
-    def __call__(self, call: Call) -> Awaitable[Reply]:  # not async: that would cost a coroutine more
+    def __call__(self, call: Call) -> Reply | Awaitable[Reply]:
         budget = self._timeout
         if call.tx.timeout_ms is not None and call.tx.timeout_ms < budget * 1000:
             budget = call.tx.timeout_ms / 1000
@@ -40,11 +42,11 @@ class OpenCircuit:
         self._target = target
         self._wait = target.breaker.wait
 
-    async def __call__(self, call: Call) -> Reply:
+    def __call__(self, call: Call) -> Reply | Awaitable[Reply]:
         wait = self._wait()
         if wait > 0.0:
             return _circuit_open(self._target, call, wait)
-        return await self._inside(call)
+        return self._inside(call)
 
 
 class InflightLimit:
@@ -55,12 +57,23 @@ class InflightLimit:
         self._target = target
         self._bulkhead = target.bulkhead
 
-    async def __call__(self, call: Call) -> Reply:
+    def __call__(self, call: Call) -> Reply | Awaitable[Reply]:
         if not self._bulkhead.acquire():
             message = f"{self._target.name} has {self._bulkhead.limit} calls in flight, which is its limit: not called"
             return _refuse(self._target, call, codes.FULL, message)
         try:
-            return await self._inside(call)
+            answer = self._inside(call)
+        except BaseException:
+            self._bulkhead.release()
+            raise
+        if isinstance(answer, Reply):
+            self._bulkhead.release()
+            return answer
+        return self._held(answer)
+
+    async def _held(self, answer: Awaitable[Reply]) -> Reply:
+        try:
+            return await answer
         finally:
             self._bulkhead.release()
 
@@ -73,12 +86,17 @@ class Breaker:
         self._target = target
         self._breaker = target.breaker
 
-    async def __call__(self, call: Call) -> Reply:
+    def __call__(self, call: Call) -> Reply | Awaitable[Reply]:
         permit = self._breaker.acquire()
         if permit is None:  # another thread took the probe's place since OpenCircuit looked
             return _circuit_open(self._target, call, self._breaker.wait())
+        call.state = self._breaker.state
+        return self._permitted(call, permit)
+
+    async def _permitted(self, call: Call, permit: Permit) -> Reply:
         try:
-            return await self._inside(call)
+            answer = self._inside(call)
+            return answer if isinstance(answer, Reply) else await answer
         finally:
             # Whatever was raised, the permit ends; where the call says nothing of the target, as nobody's vote.
             if call.sample == "success":
@@ -109,8 +127,10 @@ class Exchange:
                 answer = await self._send(call)
             finally:
                 ended = figures.ended(began)
+            call.has_left = True
             verdict = judge(answer, call.tx.tx_id)
         except CallFailed as problem:
+            call.has_left = problem.handed_over
             # A call cut by the caller's own budget is no sample: nobody opens a circuit for others by being impatient.
             is_ours = isinstance(problem, LocalFault) or (call.impatient and isinstance(problem, TimedOut))
             reply = failed(problem, call, target.name)
@@ -134,6 +154,7 @@ def _circuit_open(target: Target, call: Call, wait: float) -> Reply:
 
 
 def _refuse(target: Target, call: Call, code: str, message: str, wait: float = math.inf) -> Reply:
+    call.state = target.breaker.state
     return refused(
         code, message, target.random, tx_id=call.tx.tx_id, target=target.name, attempts=call.attempts, wait=wait
     )

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from eaimw.codes import Outcome, Sample
+from eaimw.kernel.breaker import State
 
 Priority = Literal["high", "normal", "low"]
 
@@ -46,10 +47,11 @@ class Call:
     """A transaction on its way through a target's stack, with what the layers tell each other.
 
     started, deadline: seconds of the hub's monotonic clock. impatient: the caller's own budget is the nearer bound.
-    attempts: calls tried so far. sample: what the last attempt says of the target's health.
+    attempts: calls tried so far. sample: what the last attempt says of the target's health. has_left: a byte of the
+    request was handed to a connection. state: the circuit's when it was decided whether to call; None: it never was.
     """
 
-    __slots__ = ("attempts", "deadline", "impatient", "sample", "started", "tx")
+    __slots__ = ("attempts", "deadline", "has_left", "impatient", "sample", "started", "state", "tx")
 
     def __init__(self, tx: Transaction, started: float) -> None:
         self.tx = tx
@@ -58,6 +60,8 @@ class Call:
         self.impatient = False
         self.attempts = 0
         self.sample: Sample = "none"
+        self.has_left = False
+        self.state: State | None = None
 
 
 class Answer(NamedTuple):

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from eaimw.kernel.breaker import State
-from eaimw.model import Answer, Call
+from eaimw.model import Answer, Call, Reply
 
 
 class Clock(Protocol):
@@ -55,3 +55,10 @@ class Telemetry(Protocol):
 
     def unforeseen(self, where: str, problem: BaseException) -> None:
         """A fault of the hub itself, which the caller got as E500."""
+
+
+class AccessLog(Protocol):
+    """Hears of every transaction. Does not wait or raise."""
+
+    def answered(self, reply: Reply, call: Call | None) -> None:
+        """It has its reply. call: None if it could not be read as a transaction."""

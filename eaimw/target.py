@@ -21,7 +21,9 @@ OTHER_CODES = "other"
 # A call ends by its timeout; a probe that has not reported a second later has lost its permit, not its patience.
 LEASE_MARGIN = 1.0
 
-Handler = Callable[[Call], Awaitable[Reply]]
+# A refusal is a Reply at once, for which nothing is made to wait; a call is something to await, at once and once: its
+# place in the bulkhead is taken already, and ends with it.
+Handler = Callable[[Call], Reply | Awaitable[Reply]]
 
 
 class CodeCounts(Counter[str]):
