@@ -98,6 +98,7 @@ def of_target(code: str) -> Rule:
     return _DENIAL if _is_denial(code) else _OTHER
 
 
+@lru_cache(maxsize=1024)
 def http_status(code: str, outcome: Outcome | str) -> int:
     """The HTTP status of a reply: by the code if it is the hub's word or a hub's behind it, else 200 or 202."""
     if outcome == "accepted":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from eaimw import codes
@@ -74,7 +74,7 @@ class Hub:
         answer = self.begin(tx, started)
         return answer if isinstance(answer, Reply) else await answer
 
-    def begin(self, tx: Transaction, started: float | None = None) -> Reply | Awaitable[Reply]:
+    def begin(self, tx: Transaction, started: float | None = None) -> Reply | Coroutine[Any, Any, Reply]:
         """As `handle`; a refusal is there at once. What is to be awaited must be, at once: it holds a place."""
         call = Call(tx, self._clock.monotonic() if started is None else started)
         target = self.target_of(tx)
@@ -93,7 +93,7 @@ class Hub:
                 reply = answer
         return self._finish(reply, call.started, target, call)
 
-    async def _called(self, answer: Awaitable[Reply], call: Call, target: Target) -> Reply:
+    async def _called(self, answer: Coroutine[Any, Any, Reply], call: Call, target: Target) -> Reply:
         try:
             reply = await answer
         except Exception as problem:

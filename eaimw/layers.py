@@ -7,7 +7,8 @@ else what to await for it: a refusal costs no coroutine.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 from eaimw import codes
 from eaimw.errors import CallFailed, LocalFault, TimedOut
@@ -25,7 +26,7 @@ class Deadline:
         self._inside = inside
         self._timeout = target.settings.timeout
 
-    def __call__(self, call: Call) -> Reply | Awaitable[Reply]:
+    def __call__(self, call: Call) -> Reply | Coroutine[Any, Any, Reply]:
         budget = self._timeout
         if call.tx.timeout_ms is not None and call.tx.timeout_ms < budget * 1000:
             budget = call.tx.timeout_ms / 1000
@@ -42,7 +43,7 @@ class OpenCircuit:
         self._target = target
         self._wait = target.breaker.wait
 
-    def __call__(self, call: Call) -> Reply | Awaitable[Reply]:
+    def __call__(self, call: Call) -> Reply | Coroutine[Any, Any, Reply]:
         wait = self._wait()
         if wait > 0.0:
             return _circuit_open(self._target, call, wait)
@@ -57,7 +58,7 @@ class InflightLimit:
         self._target = target
         self._bulkhead = target.bulkhead
 
-    def __call__(self, call: Call) -> Reply | Awaitable[Reply]:
+    def __call__(self, call: Call) -> Reply | Coroutine[Any, Any, Reply]:
         if not self._bulkhead.acquire():
             message = f"{self._target.name} has {self._bulkhead.limit} calls in flight, which is its limit: not called"
             return _refuse(self._target, call, codes.FULL, message)
@@ -71,7 +72,7 @@ class InflightLimit:
             return answer
         return self._held(answer)
 
-    async def _held(self, answer: Awaitable[Reply]) -> Reply:
+    async def _held(self, answer: Coroutine[Any, Any, Reply]) -> Reply:
         try:
             return await answer
         finally:
@@ -86,7 +87,7 @@ class Breaker:
         self._target = target
         self._breaker = target.breaker
 
-    def __call__(self, call: Call) -> Reply | Awaitable[Reply]:
+    def __call__(self, call: Call) -> Reply | Coroutine[Any, Any, Reply]:
         permit = self._breaker.acquire()
         if permit is None:  # another thread took the probe's place since OpenCircuit looked
             return _circuit_open(self._target, call, self._breaker.wait())

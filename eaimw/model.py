@@ -12,17 +12,17 @@ from eaimw.kernel.breaker import State
 Priority = Literal["high", "normal", "low"]
 
 
-class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Transaction(msgspec.Struct, frozen=True, gc=False):
     """One good transaction, as read. `raw` is the caller's bytes, without the line end; the target gets them so."""
 
     tx_id: str
+    raw: bytes
     target: str | None = None
     op: str | None = None
     priority: Priority = "normal"
     timeout_ms: int | None = None
     idempotency_key: str | None = None
     traceparent: str | None = None
-    raw: bytes
 
 
 class Reply(msgspec.Struct, omit_defaults=True, kw_only=True):

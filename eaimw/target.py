@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from eaimw.config import TargetSettings
@@ -23,7 +23,7 @@ LEASE_MARGIN = 1.0
 
 # A refusal is a Reply at once, for which nothing is made to wait; a call is something to await, at once and once: its
 # place in the bulkhead is taken already, and ends with it.
-Handler = Callable[[Call], Reply | Awaitable[Reply]]
+Handler = Callable[[Call], Reply | Coroutine[Any, Any, Reply]]
 
 
 class CodeCounts(Counter[str]):

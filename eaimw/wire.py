@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -55,44 +56,53 @@ _ALLOWED: dict[str, tuple[Callable[[Any], object], str]] = {
 }
 
 _decode_fields = msgspec.json.Decoder(_Fields).decode
-_find_fields = re.compile(f'"(?:{"|".join(_ALLOWED)})"'.encode()).findall
 
 
 def read_transaction(raw: bytes) -> Transaction:
     """One transaction from its bytes, without the line end. Raises Malformed: the field, what it is, what it may be."""
     if len(raw) > MAX_BYTES:
         raise Malformed(f"the transaction has {len(raw):,} bytes; at most {MAX_BYTES:,} are allowed")
-    if _is_suspect(raw, _find_fields):
+    if _is_suspect(raw):
         return _read_strictly(raw)
     try:
         fields = _decode_fields(raw)
     except (msgspec.DecodeError, RecursionError):
         return _read_strictly(raw)
     target, op, timeout_ms, key = fields.target, fields.op, fields.timeout_ms, fields.idempotency_key
+    count = raw.count
     if (
-        not is_tx_id(fields.tx_id)
+        # A name that stands twice, or in a value; and what was given empty, null or 0 looks in `fields` like what was
+        # not given. The strict reading tells them apart.
+        count(b'"tx_id"') != 1
+        or count(b'"target"') != (1 if target else 0)
+        or count(b'"op"') != (1 if op else 0)
+        or count(b'"timeout_ms"') != (1 if timeout_ms else 0)
+        or count(b'"idempotency_key"') != (1 if key else 0)
+        or count(b'"priority"') > 1
+        or not is_tx_id(fields.tx_id)
         or not (target or op)
-        or (target and not is_name(target))
-        or (op and not is_name(op))
-        or fields.priority not in _PRIORITIES
+        or (target and not _is_common_name(target))
+        or (op and not _is_common_name(op))
+        or (fields.priority != "normal" and fields.priority not in _PRIORITIES)
         or not 0 <= timeout_ms <= MAX_TIMEOUT_MS
         or (key and len(key) > 256)
-        # What was given empty, null or 0 looks here like what was not given: the strict reading tells them apart.
-        or (not target and b'"target"' in raw)
-        or (not op and b'"op"' in raw)
-        or (not timeout_ms and b'"timeout_ms"' in raw)
-        or (not key and b'"idempotency_key"' in raw)
     ):
         return _read_strictly(raw)
     return Transaction(
-        tx_id=fields.tx_id,
-        target=target or None,
-        op=op or None,
-        priority=fields.priority,  # type: ignore[arg-type]
-        timeout_ms=timeout_ms or None,
-        idempotency_key=key or None,
-        raw=raw,
+        fields.tx_id,
+        raw,
+        target or None,
+        op or None,
+        fields.priority,  # type: ignore[arg-type]
+        timeout_ms or None,
+        key or None,
     )
+
+
+@lru_cache(1024)
+def _is_common_name(name: str) -> bool:
+    """`is_name`, for those that come again and again."""
+    return is_name(name) is not None
 
 
 _is_trace = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
@@ -148,13 +158,12 @@ class _Reported(msgspec.Struct, gc=False):
 
 
 _decode_reported = msgspec.json.Decoder(_Reported).decode
-_find_reported = re.compile(rb'"(?:code|tx_id)"').findall
 
 
 def judge(answer: Answer, tx_id: str) -> Verdict:
     """The code that a target's answer carries. Raises NoReply if it is not one whole object with a valid code."""
     status, body = answer
-    said = "" if status == 200 else f"HTTP {status}{' (a redirect, not followed)' if 300 <= status < 400 else ''}: "
+    said = "" if status == 200 else _said(status)
     try:
         reported = _read_reported(body)
     except Malformed as problem:
@@ -170,7 +179,11 @@ def judge(answer: Answer, tx_id: str) -> Verdict:
         )
         raise NoReply(f"{said}the reply {found}", data)
     rule = codes.of_target(code)
-    if not _is_judged_by_body(status) and not (rule.is_of_a_hub and (status == 429 or 500 <= status < 600)):
+    if (
+        status != 200
+        and not _is_judged_by_body(status)
+        and not (rule.is_of_a_hub and (status == 429 or 500 <= status < 600))
+    ):
         raise NoReply(f"{said}the reply has the code {code}", data)
     if not rule.is_of_a_hub:
         return Verdict(code, rule, data)
@@ -182,6 +195,10 @@ def judge(answer: Answer, tx_id: str) -> Verdict:
         reported.outcome if reported.outcome in codes.OUTCOMES else None,
         wait if type(wait) is int and 0 <= wait <= MAX_TIMEOUT_MS else None,
     )
+
+
+def _said(status: int) -> str:
+    return f"HTTP {status}{' (a redirect, not followed)' if 300 <= status < 400 else ''}: "
 
 
 def _is_judged_by_body(status: int) -> bool:
@@ -207,15 +224,13 @@ def to_python(reply: Reply) -> dict[str, Any]:
 _encode = msgspec.json.Encoder().encode
 
 
-def _is_suspect(raw: bytes, find_names: Callable[[bytes], list[bytes]]) -> bool:
-    """May msgspec take this for better than it is? Cheap, and never False for what it may.
+def _is_suspect(raw: bytes) -> bool:
+    """May msgspec take this for better than it is? Cheap, and never False for what it may, but for one thing.
 
-    A name can stand twice in plain letters, or once behind an escape: all letters of ours are ASCII, so \\u00.
+    That is a name that stands twice: whoever reads looks for it. It may also stand once behind an escape: all letters
+    of ours are ASCII, so \\u00.
     """
-    if b"\\u00" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH or not (raw.isascii() or _is_utf8(raw)):
-        return True
-    names = find_names(raw)
-    return len(names) > 1 and len(names) != len(set(names))
+    return b"\\u00" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH or not (raw.isascii() or _is_utf8(raw))
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -262,7 +277,7 @@ def _is_allowed(name: str, value: object) -> bool:
 
 def _read_reported(body: bytes) -> _Reported:
     """The members of a target's object that the hub looks at. Raises Malformed."""
-    if not _is_suspect(body, _find_reported):
+    if not (_is_suspect(body) or body.count(b'"code"') > 1 or body.count(b'"tx_id"') > 1):
         try:
             return _decode_reported(body)
         except (msgspec.DecodeError, RecursionError):
@@ -350,8 +365,9 @@ def _has_lone_surrogate(value: object) -> bool:
 
 def _on_one_line(body: bytes) -> bytes:
     """The object's bytes with line ends (in JSON they stand only between tokens) as spaces."""
-    body = body.strip(b" \t\r\n")
-    return body.translate(_LINE_ENDS) if b"\n" in body or b"\r" in body else body
+    if body[-1:] == b"}" and body[:1] == b"{" and b"\n" not in body and b"\r" not in body:
+        return body  # as it mostly is
+    return body.strip(b" \t\r\n").translate(_LINE_ENDS)
 
 
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")

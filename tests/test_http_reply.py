@@ -29,6 +29,7 @@ from peer import (
     until,
 )
 
+from eaimw.adapters.drive import Waiter
 from eaimw.adapters.http_reply import MAX_HEAD, MAX_RAW, Connection
 from eaimw.errors import CallFailed
 from eaimw.hub import Hub
@@ -202,7 +203,7 @@ def alone(*pieces: bytes, ends: bool = False) -> tuple[str, bool]:
     async def tell() -> tuple[str, bool]:
         connection, wire = Connection(), Wire()
         connection.connection_made(wire)
-        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiter: Waiter[Answer] = Waiter()
         connection.exchange(b"", 0.0, waiter)
         for piece in pieces:
             if not wire.is_aborted:

@@ -25,7 +25,7 @@ import requests
 from relayed import ENDS_WITHIN, Json, Peer, Running, ok, peer, relay, tx
 from served import ROOT, eventually
 
-from eaimw.adapters import http_server
+from eaimw.adapters import http_request, http_server
 from eaimw.adapters.http_server import HttpServer
 from eaimw.app import open_hub, two_targets
 from eaimw.config import Address, parse_address
@@ -506,7 +506,7 @@ def test_a_slow_sender_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> No
             await asyncio.to_thread(call, int(server.url.rpartition(":")[2]))
             await server.close()
             assert server.connections == set()
-            assert server.arriving == 0
+            assert server.arrivals.bytes == 0
 
     asyncio.run(story())
 
@@ -558,7 +558,7 @@ def test_connections_beyond_the_limit_are_answered() -> None:
 
 def test_bodies_that_arrive_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit of all connections a further body is 503 with E908; when one has arrived there is room again."""
-    monkeypatch.setattr(http_server, "MAX_ARRIVING", 100_000)
+    monkeypatch.setattr(http_request, "MAX_ARRIVING", 100_000)
 
     def call(port: int) -> None:
         head = b"POST /tx HTTP/1.1\r\nHost: h\r\nContent-Length: 90000\r\n\r\n"
@@ -586,7 +586,7 @@ def test_bodies_that_arrive_are_limited_together(monkeypatch: pytest.MonkeyPatch
             await server.start(Address("127.0.0.1", 0))
             await asyncio.to_thread(call, int(server.url.rpartition(":")[2]))
             await server.close()
-            assert server.arriving == 0
+            assert server.arrivals.bytes == 0
 
     asyncio.run(story())
 

@@ -13,6 +13,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
 
+from eaimw.adapters.drive import Waiter
 from eaimw.adapters.http_reply import Connection
 from eaimw.config import TargetSettings
 from eaimw.errors import CallFailed, LocalFault, NoConnection, SettingsError, TimedOut
@@ -57,11 +58,16 @@ class HttpTransport:
         """One exchange, over by the call's deadline. Raises TimedOut, NoConnection, NoReply or LocalFault."""
         now = self._clock.monotonic()
         connection = self._take_idle(now)
-        if connection is None:
-            connection = await self._connect(call, now)
-            now = self._clock.monotonic()
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Answer] = loop.create_future()
+        if connection is None:
+            connecting = loop.create_task(self._connect(call, now))  # a task, for its limits of time
+            try:
+                connection = await connecting
+            except asyncio.CancelledError:
+                connecting.add_done_callback(_give_up)
+                raise
+            now = self._clock.monotonic()
+        waiter: Waiter[Answer] = Waiter(loop=loop)
         self._busy.add(connection)
         try:
             request = self._request(call, now)
@@ -101,15 +107,24 @@ class HttpTransport:
         if now >= call.deadline:
             raise TimedOut(f"the call's {_seconds(call)} s were over before it could be sent", handed_over=False)
         left = max(1, round((call.deadline - now) * 1000))
-        head = (
-            f"Content-Length: {len(tx.raw)}\r\nX-Attempt: {call.attempts}\r\nX-Timeout-Ms: {left}\r\n"
-            f"X-Deadline: {round(self._clock.time() * 1000) + left}\r\nX-Priority: {tx.priority}\r\n"
-        )
+        more = b""
         if tx.idempotency_key is not None and _may_be_forwarded(tx.idempotency_key):
-            head += f"Idempotency-Key: {tx.idempotency_key}\r\n"
+            more += b"Idempotency-Key: %s\r\n" % tx.idempotency_key.encode()
         if tx.traceparent is not None:
-            head += f"traceparent: {tx.traceparent}\r\n"
-        return self._head + head.encode() + b"\r\n" + tx.raw
+            more += b"traceparent: %s\r\n" % tx.traceparent.encode()
+        return (
+            b"%sContent-Length: %d\r\nX-Attempt: %d\r\nX-Timeout-Ms: %d\r\nX-Deadline: %d\r\nX-Priority: %s\r\n%s\r\n%s"
+            % (
+                self._head,
+                len(tx.raw),
+                call.attempts,
+                left,
+                round(self._clock.time() * 1000) + left,
+                tx.priority.encode(),
+                more,
+                tx.raw,
+            )
+        )
 
     # Connections.
 
@@ -243,6 +258,12 @@ class HttpTransport:
         left = [c.deadline for c in self._busy if c.deadline > now]
         if left:
             self._set_alarm(min(left), loop)
+
+
+def _give_up(connecting: asyncio.Task[Connection]) -> None:
+    """Whoever waited for the connection has gone: it is nobody's."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().abort()
 
 
 def _tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:

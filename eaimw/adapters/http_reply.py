@@ -2,7 +2,8 @@
 
 llhttp (httptools) parses. What it lets through and we do not: more than one reply, a 1xx taken for the reply or
 with a body, a status below 100, control characters in a reason, a transfer coding other than chunked, a head or a
-body without end, bytes that nobody asked for.
+body without end, bytes that nobody asked for. A whole reply whose head is that of the one before, byte for byte, is
+not parsed anew: the same bytes mean the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import httptools
 
+from eaimw.adapters.drive import Waiter
 from eaimw.errors import CallFailed, NoConnection, NoReply
 from eaimw.model import Answer
 from eaimw.wire import MAX_BYTES
@@ -36,13 +38,16 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: Any = None
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: Waiter[Answer] | None = None
         self._poll: Callable[[int], object] | None = None
         self._body: bytes | bytearray
         self.is_closed = False
         self.idle_since = 0.0
         self.deadline = 0.0
         self._gone: asyncio.Future[None] | None = None
+        self._known = b""  # the head of the last reply, if it came whole, and what it said
+        self._known_status = 0
+        self._known_size = 0  # with the body
         self._begin()
 
     @property
@@ -57,7 +62,7 @@ class Connection(asyncio.Protocol):
         """
         return self._poll is not None and bool(self._poll(0))
 
-    def exchange(self, request: bytes, deadline: float, waiter: asyncio.Future[Answer]) -> None:
+    def exchange(self, request: bytes, deadline: float, waiter: Waiter[Answer]) -> None:
         """Write the request; `waiter` gets the Answer or a CallFailed, at the latest when the connection ends."""
         self._begin()
         self.deadline = deadline
@@ -69,8 +74,8 @@ class Connection(asyncio.Protocol):
         waiter, self._waiter = self._waiter, None
         self._body = b""
         self.abort()
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(problem)
+        if waiter is not None:
+            waiter.fail(problem)
 
     def abort(self) -> None:
         """Close at once; what is not yet written is dropped."""
@@ -84,6 +89,7 @@ class Connection(asyncio.Protocol):
             await asyncio.shield(self._gone)
 
     def _begin(self) -> None:
+        self._first = b""  # the bytes with which the reply began
         self._raw = 0  # bytes of this reply so far
         self._trailers = 0  # bytes of the names and values after the body
         self._has_begun = False  # a byte of the reply itself, not of a 1xx
@@ -112,6 +118,11 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             self.abort()  # nobody asked: whatever this is, it is not the reply to what comes next
             return
+        if not self._has_begun:
+            if len(data) == self._known_size and data.startswith(self._known) and self._has_written():
+                self._settle(Answer(self._known_status, data[len(self._known) :]))
+                return
+            self._first = data
         self._has_begun = True
         had_head, room = self._has_head, MAX_HEAD - self._raw
         self._raw += len(data)
@@ -226,14 +237,29 @@ class Connection(asyncio.Protocol):
             return
         self._is_whole = True
         # A reply that came before the whole request was written leaves the rest of it in the way of the next.
-        self._is_reusable = self._parser.should_keep_alive() and self._transport.get_write_buffer_size() == 0
+        self._is_reusable = self._parser.should_keep_alive() and self._has_written()
+
+    def _has_written(self) -> bool:
+        return bool(self._transport.get_write_buffer_size() == 0)
 
     def _finish(self) -> None:
-        waiter, self._waiter = self._waiter, None
         answer = Answer(self._status, bytes(self._body))
         self._body = b""
         self._ends_with_connection = False
-        if not self._is_reusable:
+        if self._is_reusable:
+            self._learn(len(answer.body))
+        else:
             self.abort()
-        if waiter is not None and not waiter.done():
-            waiter.set_result(answer)
+        self._settle(answer)
+
+    def _learn(self, size: int) -> None:
+        """Remember the head, if the reply came whole and its head and body are all that came."""
+        end = self._first.find(b"\r\n\r\n") + 4
+        if self._raw == len(self._first) == end + size:
+            self._known, self._known_status, self._known_size = self._first[:end], self._status, self._raw
+        self._first = b""
+
+    def _settle(self, answer: Answer) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.settle(answer)  # which may begin the next exchange on this connection

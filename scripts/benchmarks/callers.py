@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import time
 
@@ -34,5 +33,3 @@ async def refusals() -> float:
     if reply["code"] != "E904":
         raise SystemExit(f"bench: a refusal was {reply['code']}, not E904")
     return seconds / TURNS
-
-

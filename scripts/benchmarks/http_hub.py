@@ -66,7 +66,9 @@ def relaying(folder: Path, target: int) -> Iterator[Running]:
     """Our hub before that target, under both names."""
     folder.mkdir()
     url = f"http://127.0.0.1:{target}/tx"
-    text = f"[defaults]\nmax_inflight = {INFLIGHT}\n" + "".join(f'[targets.{name}]\nurl = "{url}"\n' for name in TARGETS)
+    text = f"[defaults]\nmax_inflight = {INFLIGHT}\n" + "".join(
+        f'[targets.{name}]\nurl = "{url}"\n' for name in TARGETS
+    )
     with hub(folder, text) as it:
         yield it
 
@@ -77,7 +79,8 @@ def refusing(folder: Path, code: str) -> Iterator[Running]:
     folder.mkdir()
     with ExitStack() as stack:
         port = free_port() if code == "E904" else stack.enter_context(silent())
-        text = "[defaults]\ntimeout = 3600\nmax_inflight = 1\n[defaults.breaker]\nfail_threshold = 1\nreset_timeout = 3600\n"
+        text = "[defaults]\ntimeout = 3600\nmax_inflight = 1\n"
+        text += "[defaults.breaker]\nfail_threshold = 1\nreset_timeout = 3600\n"
         text += "".join(f'[targets.{name}]\nurl = "http://127.0.0.1:{port}/tx"\n' for name in TARGETS)
         it = stack.enter_context(hub(folder, text))
         for name in TARGETS:
@@ -164,7 +167,7 @@ def slow_ones(theirs: Running, ours: Running, rate: float) -> None:
             tails[name].append(percentile(open_loop(port, rate, OPEN_SECONDS), 0.999) * 1e6)
     medians = {name: statistics.median(values) for name, values in tails.items()}
     print(
-        f"\nOpen loop (Poisson) at {rate:,.0f} transactions a second, half of what eaimw can do: p99.9 in microseconds,\n"
+        f"\nOpen loop (Poisson) at {rate:,.0f} transactions a second, half of what eaimw can do; p99.9 in us\n"
         f"from when each was due, median of {RUNS} alternating runs"
     )
     for name, median in medians.items():

@@ -102,7 +102,8 @@ def hub(folder: Path, settings: str) -> Iterator[Running]:
     port = free_port()
     file = folder / "hub.toml"
     file.write_text(
-        f'[hub]\nlisten = "127.0.0.1:{port}"\nbreaker_log = "breaker.log"\n[admin]\nlisten = "127.0.0.1:0"\n{settings}', encoding="utf-8"
+        f'[hub]\nlisten = "127.0.0.1:{port}"\nbreaker_log = "breaker.log"\n[admin]\nlisten = "127.0.0.1:0"\n{settings}',
+        encoding="utf-8",
     )
     command = [str(Path(sys.executable).with_name("eaimw")), "serve", str(file)]
     with running(command, port, HUB_CORE, folder / "hub.out") as it:
