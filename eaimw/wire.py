@@ -171,7 +171,7 @@ def judge(answer: Answer, tx_id: str) -> Verdict:
     if reported.tx_id is not msgspec.UNSET and reported.tx_id != tx_id:
         # The object is the answer to somebody else's transaction: this caller must see nothing of it.
         raise NoReply(f"{said}the reply has the tx_id of another transaction")
-    data = msgspec.Raw(_on_one_line(body))
+    data = msgspec.Raw(on_one_line(body))
     code = reported.code
     if not codes.is_code(code):
         found = (
@@ -363,7 +363,7 @@ def _has_lone_surrogate(value: object) -> bool:
     return False
 
 
-def _on_one_line(body: bytes) -> bytes:
+def on_one_line(body: bytes) -> bytes:
     """The object's bytes with line ends (in JSON they stand only between tokens) as spaces."""
     if body[-1:] == b"}" and body[:1] == b"{" and b"\n" not in body and b"\r" not in body:
         return body  # as it mostly is

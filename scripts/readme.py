@@ -71,6 +71,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "layers": layers,
     "help relay": lambda: help_of("relay"),
     "help serve": lambda: help_of("serve"),
+    "help send": lambda: help_of("send"),
+    "help targets": lambda: help_of("targets"),
     "help check": lambda: help_of("check"),
     "help config": lambda: help_of("config"),
     "help grade": lambda: help_of("grade"),

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from relayed import relay
 from served import Served, target
 
 from eaimw import config
@@ -107,14 +108,34 @@ def test_every_setting_of_the_file_is_in_the_table_and_in_the_example() -> None:
 
 
 def test_the_grader_commands_do_what_is_said() -> None:
-    """All of ours passes; the breaker alone passes; the relay without protection fails step 3 with exit 1."""
+    """All of ours passes, over HTTP too; the breaker alone passes; the relay without protection fails step 3."""
     grades = [line.replace(".venv/bin/", f"{sys.prefix}/bin/") for line in LINES if "eaimw grade" in line]
-    assert len(grades) == 3
+    assert len(grades) == 4
     assert run(grades[0]).count("passed") == 7
     assert run(grades[1]).count("passed") == 2
-    done = subprocess.run(["bash", "-ec", grades[2]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert run(grades[2]).count("passed") == 7
+    done = subprocess.run(["bash", "-ec", grades[3]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "step 3: failed" in done.stdout
+
+
+def test_the_commands_for_a_hub_that_runs_do_what_is_said() -> None:
+    """`send` brings a reply for each line, `targets` a table of what they left."""
+    send, targets = (
+        line.replace(".venv/bin/", f"{sys.prefix}/bin/") for line in LINES if re.search(r"eaimw (send|targets) ", line)
+    )
+    with (
+        target("core") as core,
+        target("claim") as claim,
+        relay("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", core=core.url, claim=claim.url) as hub,
+    ):
+        hub.says("admin on ")
+        listen, admin = (line.rpartition("http://")[2] for line in hub.errors.splitlines())
+        replies = [json.loads(line) for line in run(send.replace("127.0.0.1:8080", listen)).splitlines()]
+        table = run(targets.replace("127.0.0.1:9300", admin)).splitlines()
+    assert len(replies) == len((ROOT / "examples/transactions.jsonl").read_text(encoding="utf-8").splitlines())
+    assert {reply["outcome"] for reply in replies} == {"done"}
+    assert [line.split()[:2] for line in table[1::3]] == [["CORE", "CLOSED"], ["CLAIM", "CLOSED"]]
 
 
 @pytest.mark.parametrize("snippet", [s for s in PYTHON if "9201" in s], ids=lambda s: s.split("\n")[0])

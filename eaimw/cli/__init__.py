@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-COMMANDS = ("relay", "serve", "check", "config", "grade")
+COMMANDS = ("relay", "serve", "send", "targets", "check", "config", "grade")
 
 
 class _Commands(click.Group):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import signal
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -25,6 +29,10 @@ reads transactions from standard input, a JSON object a line with tx_id and targ
 (CORE or CLAIM) and perhaps op, and writes one reply for each to standard output, as
 soon as it is known: a JSON object on one line with tx_id and code. Everything else
 goes to standard error. It ends when its input has ended and the last reply is out.
+\b
+Asked of a relay with --listen: it is run with --listen 127.0.0.1:0 as well, says in a
+line on standard error `listening on http://HOST:PORT`, and answers each POST /tx with
+the reply as the body, whatever the HTTP status. It ends on SIGTERM.
 """
 STEPS = "\b\n" + "\n".join(f"{step}  {title}" for step, title in TITLES.items())
 
@@ -37,23 +45,27 @@ STEPS = "\b\n" + "\n".join(f"{step}  {title}" for step, title in TITLES.items())
 @click.option("--breaker", type=FILE, metavar="FILE", help="The breaker to grade.")
 @click.option("--relay", type=FILE, metavar="FILE", help="The relay to grade.")
 @click.option("--step", type=click.IntRange(1, 7), metavar="N", help="Grade only this step.")
+@click.option("--listen", is_flag=True, help="Speak HTTP to the relay (steps 3 to 7) instead of JSON lines.")
 @click.pass_context
-def grade(context: click.Context, breaker: Path | None, relay: Path | None, step: int | None) -> None:
+def grade(context: click.Context, breaker: Path | None, relay: Path | None, step: int | None, listen: bool) -> None:
     is_ours = breaker is None and relay is None
     breaker_steps = _wanted(BREAKER_STEPS, step) if breaker or is_ours else ()
     relay_steps = _wanted(RELAY_STEPS, step) if relay or is_ours else ()
     if step is not None and not breaker_steps and not relay_steps:
         needed = "--breaker FILE" if step in BREAKER_STEPS else "--relay FILE"
         raise click.UsageError(f"step {step} ({TITLES[step]}) needs {needed}")
+    if listen and not relay_steps:
+        raise click.UsageError("--listen is for a relay: it needs --relay FILE, or a step from 3 on")
     verdicts: list[Iterable[Verdict]] = []
     if breaker_steps:
         verdicts.append(grade_breaker(breaker or our_breaker(), breaker_steps))
     if relay_steps:
-        verdicts.append(grade_relay(relay_command(relay) if relay else our_relay(), relay_steps))
+        verdicts.append(grade_relay(relay_command(relay) if relay else our_relay(), relay_steps, listens=listen))
     failed = False
-    for verdict in chain.from_iterable(verdicts):
-        click.echo(verdict)
-        failed |= not verdict.passed
+    with _ended_in_order():
+        for verdict in chain.from_iterable(verdicts):
+            click.echo(verdict)
+            failed |= not verdict.passed
     if failed:
         click.echo("what is asked of a breaker and a relay: eaimw grade --help", err=True)
     context.exit(1 if failed else 0)
@@ -61,3 +73,18 @@ def grade(context: click.Context, breaker: Path | None, relay: Path | None, step
 
 def _wanted(steps: tuple[int, ...], only: int | None) -> tuple[int, ...]:
     return steps if only is None else tuple(step for step in steps if step == only)
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM, or a terminal that goes, ends what was started too: a relay that serves would not notice by itself."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,4 +1,4 @@
-"""The progress of a relay on the terminal of who started it."""
+"""The progress of a run over lines on the terminal of who started it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import click
-
-from eaimw.adapters.lines import LineRelay
 
 PROGRESS_EVERY = 0.2  # seconds
 PROGRESS_LIMIT = 1.0  # seconds for the last drawing
 
 
+class Run(Protocol):
+    """A run over lines. read, replied: transactions so far. consumed: bytes of the input."""
+
+    @property
+    def read(self) -> int: ...
+    @property
+    def replied(self) -> int: ...
+    @property
+    def consumed(self) -> int: ...
+
+
 @contextlib.contextmanager
-def progress(run: LineRelay, size: int | None) -> Iterator[None]:
+def progress(run: Run, size: int | None) -> Iterator[None]:
     """A bar on a terminal, unless the replies go there too; for an input without a size it only counts.
 
-    A thread draws it: a terminal that somebody has stopped must not stop the relay.
+    A thread draws it: a terminal that somebody has stopped must not stop the run.
     """
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield
@@ -28,7 +37,7 @@ def progress(run: LineRelay, size: int | None) -> Iterator[None]:
     ended = threading.Event()
 
     def draw() -> None:
-        with contextlib.suppress(OSError):  # the terminal has gone: relaying goes on
+        with contextlib.suppress(OSError):  # the terminal has gone: the run goes on
             bar: Any = click.progressbar(length=size or 1, file=sys.stderr, show_percent=size is not None)
             with bar:
                 is_last = False

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from eaimw.cli.admin import admin_plane, admin_settings
 from eaimw.cli.files import read
 from eaimw.cli.progress import progress
 from eaimw.cli.running import heed_signals, opened_log, raise_limit, serve, signals, summary
+from eaimw.cli.streams import input_fd, output_fd
 from eaimw.config import (
     CLAIM_URL,
     CORE_URL,
@@ -149,8 +147,8 @@ def relay(
     with signals():
         try:
             raise_limit(settings)
-            output = _output()
-            with _input(source) as fd, opened_log(log_path) as log:
+            output = output_fd()
+            with input_fd(source, "relay") as fd, opened_log(log_path) as log:
                 problem = uvloop.run(_run(settings, log, plane, fd, output, backpressure))
         except Unusable as fault:
             problem = str(fault)
@@ -190,34 +188,3 @@ async def _run(
             await run.run()
         summary(hub, run.read, run.replied, time.monotonic() - started)
     return run.problem
-
-
-def _output() -> int:
-    """The descriptor to write to. Raises Unusable. A stream that was closed at the start is None in `sys`."""
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it also keeps other files from coming to stand there
-    if sys.stdout is None:
-        raise Unusable("standard output is closed; the replies go there: send them to a file or a pipe")
-    return 1
-
-
-@contextlib.contextmanager
-def _input(source: str) -> Iterator[int]:
-    """The descriptor to read from. Raises Unusable."""
-    if source == "-":
-        if sys.stdin is None:
-            raise Unusable("standard input is closed; name a file, or pipe transactions into it")
-        if os.isatty(0):
-            say("relay: reading transactions from the terminal, one JSON object per line; Ctrl-D ends")
-        yield 0
-        return
-    try:
-        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError as problem:
-        raise Unusable(f"the input {source} cannot be read: {problem.strerror}; name a file of JSON lines") from None
-    try:
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise Unusable(f"the input {source} is a folder; name a file of JSON lines")
-        yield fd
-    finally:
-        os.close(fd)

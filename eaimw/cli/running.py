@@ -8,7 +8,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import uvloop
@@ -117,9 +117,16 @@ def signals() -> Iterator[None]:
 
 
 def heed_signals(stop: Callable[[], object], log: BreakerLog) -> None:
-    """SIGTERM and SIGINT end the run in good order, the second one at once; SIGHUP makes the log anew.
+    """As `heed_ending`, and SIGHUP makes the log anew."""
+    heed_ending(stop, "relay")
+    if _is_main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, log.reopen)
 
-    They stay so while the log is closed: `signals` takes them back.
+
+def heed_ending(stop: Callable[[], object], program: str) -> None:
+    """SIGTERM and SIGINT end the run in good order, the second one at once.
+
+    They stay so while all is closed: `signals` takes them back.
     """
     if not _is_main_thread():  # signals are the main thread's, so are they the caller's
         return
@@ -130,11 +137,10 @@ def heed_signals(stop: Callable[[], object], log: BreakerLog) -> None:
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
         stop()
-        say(f"relay: {number.name}: taking nothing new, waiting for what is in flight; once more ends it at once")
+        say(f"{program}: {number.name}: taking nothing new, waiting for what is in flight; once more ends it at once")
 
     for each in _ENDING:
         loop.add_signal_handler(each, end, each)
-    loop.add_signal_handler(signal.SIGHUP, log.reopen)
 
 
 def _is_main_thread() -> bool:
@@ -143,12 +149,16 @@ def _is_main_thread() -> bool:
 
 def summary(hub: Hub, read: int, replied: int, seconds: float) -> None:
     """Say how many there were, by target and code."""
-    counts = _counts(hub)
-    width = max(map(len, counts))
+    say_counts(_counts(hub))
+    say(f"transactions {read:,}, replies {replied:,}, {seconds:.1f} s")
+
+
+def say_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
+    """A line for each target that has any: how many replies by code."""
+    width = max(map(len, counts), default=0)
     for name, codes in counts.items():
         if codes:
             say(f"{name:{width}}  " + "  ".join(f"{code} {count:,}" for code, count in sorted(codes.items())))
-    say(f"transactions {read:,}, replies {replied:,}, {seconds:.1f} s")
 
 
 def _counts(hub: Hub) -> dict[str, CodeCounts]:

@@ -10,7 +10,9 @@ by its path in a process of its own, under a fake clock; a relay is run as a pro
     relay_steps.py    steps 3 to 7: stories told to a relay
     log_step.py       step 6, the log
     scene.py          a relay between the grader and its targets
-    driver.py         how a relay is run and spoken to
+    driver.py         how the steps speak to a relay: its process, what was sent and came back
+    json_lines.py     through its standard input and output
+    over_http.py      through HTTP
     targets.py        the back-ends that a relay under grading calls
     targets_child.py  the process in which those live
     grade.py          which steps, at the same time, in order

@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from eaimw.checkout import ROOT
-from eaimw.grade.driver import JsonLines
+from eaimw.grade.driver import Driver
+from eaimw.grade.json_lines import JsonLines
+from eaimw.grade.over_http import OverHttp
 from eaimw.grade.relay_steps import OPTIONS, play
 from eaimw.grade.scene import Scene
 from eaimw.grade.steps import BREAKER_STEPS, RELAY_STEPS, Failed, Verdict
@@ -56,19 +58,28 @@ def grade_relay(
     steps: Sequence[int] = RELAY_STEPS,
     addresses: Sequence[tuple[str, str]] = (),
     patience: float = PATIENCE_S,
+    *,
+    listens: bool = False,
 ) -> Generator[Verdict]:
     """The verdicts on a relay, in the order of `steps`.
 
+    listens: it is run with --listen and graded through HTTP, else through JSON lines.
     addresses: those of running targets, a pair for each step; none: it starts some of its own.
     patience: seconds that a busy machine may add to any wait.
     """
     with ExitStack() as stack:
         pairs = addresses or stack.enter_context(closing(Targets(len(steps)))).addresses
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eaimw-grade-")))
-        running: list[JsonLines] = []
+        running: list[Driver] = []
+
+        def start(arguments: list[str]) -> Driver:
+            line = [*command, *arguments]
+            relay = OverHttp(line, 2 * patience) if listens else JsonLines(line)
+            running.append(relay)
+            return relay
 
         def verdict(pair: tuple[str, str], step: int) -> Verdict:
-            return _relay_step(command, step, pair, folder / f"breaker-{step}.log", patience, running)
+            return _relay_step(start, step, pair, folder / f"breaker-{step}.log", patience)
 
         with ThreadPoolExecutor(len(steps)) as pool:
             try:
@@ -102,14 +113,12 @@ def _breaker_step(breaker: Path, step: int, hang: float) -> Verdict:
 
 
 def _relay_step(
-    command: list[str], step: int, pair: tuple[str, str], log: Path, patience: float, running: list[JsonLines]
+    start: Callable[[list[str]], Driver], step: int, pair: tuple[str, str], log: Path, patience: float
 ) -> Verdict:
     options = OPTIONS[step]
     with closing(Target(pair[0])) as core, closing(Target(pair[1])) as claim:
         where = ["--breaker-log", str(log), "--core-url", core.url, "--claim-url", claim.url]
-        relay = JsonLines([*command, *options.arguments(), *where])
-        running.append(relay)
-        with closing(relay):
+        with closing(start([*options.arguments(), *where])) as relay:
             try:
                 play(step, Scene(relay, core, claim, log, options, patience))
             except Failed as failed:
