@@ -8,7 +8,7 @@ import pytest
 
 from eaimw.sim.bank import Claim, Core
 from eaimw.sim.modes import MODES
-from eaimw.sim.target import ANSWER, CLOSE, HANG, Call, Plan, Refused, Target
+from eaimw.sim.target import ANSWER, CLOSE, HANG, Call, Known, Plan, Refused, Target
 
 
 class Caller:
@@ -289,6 +289,61 @@ def test_one_never_seen_has_zeros(core: Caller) -> None:
     nothing = {"received": 0, "executed": 0, "code": None}
     assert core.target.stats_of("X") == nothing
     assert core.target.stats_of("X") == nothing
+
+
+def test_what_is_known_of_a_transaction_counts_whole_answers_and_lies(core: Caller) -> None:
+    """Received, executed, answered, lied and the last code; a page is an answer without one; a lie is none at all."""
+    core.plan(tx_id="X", **DEPOSIT)
+    core.target.control({"mode": "garbage"})
+    core.plan(tx_id="X", **DEPOSIT)
+    core.target.control({"mode": "hang"})
+    core.plan(tx_id="X", **DEPOSIT)
+    core.target.control({"mode": "deny"})
+    call = core.call(tx_id="Y")
+    core.target.lied(call)
+    core.target.left(call)
+    assert core.target.known("X") == Known(received=3, executed=1, answered=2, lied=0, code="0000")
+    assert core.target.known("Y") == Known(received=1, executed=0, answered=0, lied=1, code=None)
+    assert core.target.known("Z") == Known(0, 0, 0, 0, None)
+    assert set(core.target.tx_ids()) == {"X", "Y"}
+    assert core.target.stats()["inflight"] == 0
+
+
+def test_what_waits_for_its_turn_is_executed_when_it_comes(core: Caller) -> None:
+    """Counted on arrival; executed by the mode of its turn; until then its caller sees nothing."""
+    calls = [core.target.arrive(b'{"tx_id": "%b", "op": "BALANCE", "account": "A-1"}' % name) for name in (b"X", b"Y")]
+    assert [call.plan.ending for call in calls] == [HANG, HANG]
+    assert (core.target.inflight, core.target.known("X")) == (2, Known(1, 0, 0, 0, None))
+    core.target.work(calls[0])
+    core.target.control({"mode": "fail"})
+    core.target.work(calls[1])
+    assert [call.plan.code for call in calls] == ["0000", "E500"]
+    assert [core.target.known(tx_id).executed for tx_id in "XY"] == [1, 0]
+
+
+def test_what_finds_no_room_is_a_503_without_a_code(core: Caller) -> None:
+    """Received, answered, not executed."""
+    call = core.target.arrive(b'{"tx_id": "X"}')
+    core.target.overload(call)
+    core.target.answered(call)
+    assert (call.plan.ending, call.plan.status, call.plan.code) == (ANSWER, 503, "-")
+    assert core.target.known("X") == Known(received=1, executed=0, answered=1, lied=0, code=None)
+    assert core.target.stats()["by_code"] == {"-": 1}
+
+
+def test_what_is_denied_unread_is_no_execution(core: Caller) -> None:
+    """Of a request whose tx_id alone was read: B298, which is final."""
+    call = core.target.deny_unread("X")
+    core.target.answered(call)
+    assert (call.plan.status, json.loads(call.plan.body)["tx_id"]) == (413, "X")
+    assert core.target.known("X") == Known(received=1, executed=0, answered=1, lied=0, code="B298")
+
+
+def test_an_inquiry_that_waits_does_not_make_it_received(core: Caller) -> None:
+    """Nor where another one about the same is answered before it."""
+    inquiry = b'{"tx_id": "X", "op": "INQUIRE", "inquire_tx_id": "X"}'
+    core.target.arrive(inquiry)
+    assert json.loads(core.target.receive(inquiry).plan.body)["received"] is False
 
 
 def test_reset_is_a_new_day_in_the_same_mode(core: Caller) -> None:

@@ -14,6 +14,7 @@ A mode says how an ill back-end behaves towards every call, a repeated one too; 
     flaky     its good ones        by chance (`rate`) that of `fail`, else that of `normal`
     drip      on arrival           the trade's, a byte each delay_ms
 
+On arrival: where the target has a capacity (`capacity.py`), when its work on the call begins.
 `execute` turns the second column: `never` answers as if it had executed; `before` lets `fail` and `hang` execute
 what they give no answer to. `deny` cannot execute: its answer is final, and would be a lie.
 """

@@ -8,6 +8,10 @@ whoever serves the target (sockets, or a simulator with virtual time) carries th
     target.answered(call)           # just before the last byte of the answer leaves
     target.left(call)               # the connection is gone; nothing if it was answered
 
+Where requests wait for their turn (`capacity.py`) the first step is two: `arrive` counts the request, and `work`,
+when its turn has come, decides and executes by the mode of that moment; what never gets its turn gets `overload`, or
+its caller leaves, and it is not executed.
+
 Nothing of the hub is imported, so that a fault of the hub cannot be hidden by the same fault here. What the target
 knows of its trade comes in from outside (`bank.py`), and so does chance. The modes are in `modes.py`.
 
@@ -21,18 +25,20 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from random import Random
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from eaimw.sim.modes import Refused, Settings, settings_from, shown
 
-__all__ = ["ANSWER", "CLOSE", "HANG", "Call", "Plan", "Refused", "Target", "Trade"]
+__all__ = ["ANSWER", "CLOSE", "HANG", "LARGEST_BODY", "Call", "Known", "Plan", "Refused", "Target", "Trade"]
 
 ANSWER, HANG, CLOSE = "answer", "hang", "close"
 NO_CODE = "-"  # an answer without a code is counted under it
 _TX_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+# A transaction has at most 1 MiB; a target that refused a byte more could not show that the hub let it through.
+LARGEST_BODY = 16 * 1024 * 1024
 _PAGE = b"<html><head><title>502</title></head><body><h1>We will be back soon</h1></body></html>\n"
 
 Json = dict[str, object]
@@ -63,15 +69,35 @@ class Plan:
     drip: float = 0.0
 
 
+# Until its turn a call sees just what one sees that hangs.
+_NOTHING_YET = Plan(HANG)
+_OVERLOADED = Plan(ANSWER, 503, b"overloaded\n", content_type="text/plain")
+
+
+class Known(NamedTuple):
+    """What the books say of one tx_id: so many times received, executed, answered, and sent what is no reply.
+
+    answered: whole answers handed to the network, a page and a 503 too. code: the last that was answered, or None.
+    """
+
+    received: int
+    executed: int
+    answered: int
+    lied: int
+    code: str | None
+
+
 class _Entry:
     """What is known of one tx_id."""
 
-    __slots__ = ("code", "executed", "first_answer", "inquiries", "received")
+    __slots__ = ("answered", "code", "executed", "first_answer", "inquiries", "lied", "received")
 
     def __init__(self) -> None:
         self.received = 0
         self.inquiries = 0  # those of `received` that only asked
         self.executed = 0
+        self.answered = 0
+        self.lied = 0
         self.first_answer: tuple[bytes, str] | None = None  # body and code, once executed
         self.code: str | None = None
 
@@ -89,18 +115,21 @@ class _Books:
 class Call:
     """One request that was received; `is_open` until it is answered or its connection is gone."""
 
-    __slots__ = ("_books", "_entry", "is_open", "plan")
+    __slots__ = ("_books", "_entry", "_tx", "is_open", "plan")
 
-    def __init__(self, plan: Plan, books: _Books, entry: _Entry | None) -> None:
+    def __init__(self, plan: Plan, books: _Books, tx: Json, entry: _Entry | None) -> None:
         self.plan = plan
         self.is_open = True
         self._books = books
+        self._tx = tx
         self._entry = entry
 
     def _count(self) -> None:
         self._books.by_code[self.plan.code] += 1
-        if self._entry is not None and self.plan.code != NO_CODE:
-            self._entry.code = self.plan.code
+        if self._entry is not None:
+            self._entry.answered += 1
+            if self.plan.code != NO_CODE:
+                self._entry.code = self.plan.code
 
 
 class Target:
@@ -121,7 +150,11 @@ class Target:
 
     def control(self, wanted: object) -> None:
         """Put settings in force, given as the object of `POST /_ctl`. Raises Refused, and then changes nothing."""
-        self.settings = settings_from(wanted, self.settings.mode)
+        self.put(settings_from(wanted, self.settings.mode))
+
+    def put(self, settings: Settings) -> None:
+        """Put settings in force."""
+        self.settings = settings
         self._seed()
 
     def reset(self) -> None:
@@ -150,12 +183,24 @@ class Target:
         entry = self._books.entries.get(tx_id) or _Entry()
         return {"received": entry.received, "executed": entry.executed, "code": entry.code}
 
+    def known(self, tx_id: str) -> Known:
+        """The same, with what only who carries the plans out can tell; zeros for one never seen."""
+        entry = self._books.entries.get(tx_id) or _Entry()
+        return Known(entry.received, entry.executed, entry.answered, entry.lied, entry.code)
+
+    def tx_ids(self) -> Collection[str]:
+        """All that were seen since the last reset."""
+        return self._books.entries.keys()
+
     def receive(self, body: bytes) -> Call:
         """Take one request: count it, execute it or not, and say what shall happen to its caller."""
-        books = self._books
-        books.calls += 1
-        self.inflight += 1
-        self.max_inflight = max(self.max_inflight, self.inflight)
+        call = self.arrive(body)
+        self.work(call)
+        return call
+
+    def arrive(self, body: bytes) -> Call:
+        """Count one request that is not yet worked on. One that is no transaction has its plan at once."""
+        books = self._arrived()
         tx_id = None
         try:
             tx = _parsed(body)
@@ -163,12 +208,26 @@ class Target:
             _check_op(tx)
         except Refused as problem:
             reply = _reply(tx_id, {"code": "E400", "message": str(problem)})
-            return Call(Plan(ANSWER, 400, reply, "E400"), books, None)
-        entry = books.entries.get(tx_id)
-        if entry is None:
-            entry = books.entries[tx_id] = _Entry()
-        entry.received += 1
-        return Call(self._plan(tx_id, tx, entry), books, entry)
+            return Call(Plan(ANSWER, 400, reply, "E400"), books, {}, None)
+        entry = self._entry(books, tx_id)
+        if tx.get("op") == "INQUIRE":
+            entry.inquiries += 1
+        return Call(_NOTHING_YET, books, tx, entry)
+
+    def deny_unread(self, tx_id: str) -> Call:
+        """Count one request of which no more than the tx_id was read; B298, and not executed."""
+        books = self._arrived()
+        body = _reply(tx_id, {"code": "B298", "message": "denied before the request was read"})
+        return Call(Plan(ANSWER, 413, body, "B298"), books, {}, self._entry(books, tx_id))
+
+    def work(self, call: Call) -> None:
+        """Its turn has come: execute it or not, and put into `plan` what shall happen. Nothing if that is decided."""
+        if call.plan is _NOTHING_YET and call._entry is not None:
+            call.plan = self._plan(call._tx, call._entry, call._books)
+
+    def overload(self, call: Call) -> None:
+        """There is no room for it: HTTP 503 without a code at once, and not executed."""
+        call.plan = _OVERLOADED
 
     def answered(self, call: Call) -> None:
         """The answer goes out. Told before its last byte leaves, so that who has read it finds it counted."""
@@ -176,22 +235,40 @@ class Target:
             self.left(call)
             call._count()
 
+    def lied(self, call: Call) -> None:
+        """What begins to go out in place of the answer is no reply. Told before its first byte; then comes `left`."""
+        if call.is_open and call._entry is not None:
+            call._entry.lied += 1
+
     def left(self, call: Call) -> None:
         """The connection is gone, by whichever side. Nothing if the call was answered."""
         if call.is_open:
             call.is_open = False
             self.inflight -= 1
 
-    def _plan(self, tx_id: str, tx: Json, entry: _Entry) -> Plan:
+    def _arrived(self) -> _Books:
+        self._books.calls += 1
+        self.inflight += 1
+        self.max_inflight = max(self.max_inflight, self.inflight)
+        return self._books
+
+    def _entry(self, books: _Books, tx_id: str) -> _Entry:
+        entry = books.entries.get(tx_id)
+        if entry is None:
+            entry = books.entries[tx_id] = _Entry()
+        entry.received += 1
+        return entry
+
+    def _plan(self, tx: Json, entry: _Entry, books: _Books) -> Plan:
         mode = self.settings.mode
         executes = self.settings.execute == "before"
         seconds = self.settings.delay_ms / 1000
         if mode == "flaky":  # each call is one of `fail` or one of `normal`, and `execute` speaks of the good ones
             is_bad = self._chance.random() < self.settings.rate
             mode, executes = ("fail", False) if is_bad else ("normal", executes)
-        body, code = self._ask_trade(tx_id, tx, entry, executes)
+        body, code = self._ask_trade(tx, entry, books, executes)
         if mode == "fail":
-            body = _reply(tx_id, {"code": "E500", "message": "system error"})
+            body = _reply(tx["tx_id"], {"code": "E500", "message": "system error"})
             return Plan(ANSWER, 500, body, "E500", delay=seconds)
         if mode == "hang":
             return Plan(HANG)
@@ -202,23 +279,22 @@ class Target:
         if mode == "drip":
             return Plan(ANSWER, 200, body, code, drip=seconds)
         if mode == "deny" and not entry.executed:
-            body, code = _reply(tx_id, {"code": "B299", "message": "denied"}), "B299"
+            body, code = _reply(tx["tx_id"], {"code": "B299", "message": "denied"}), "B299"
         return Plan(ANSWER, 200, body, code, delay=seconds)
 
-    def _ask_trade(self, tx_id: str, tx: Json, entry: _Entry, executes: bool) -> tuple[bytes, str]:
+    def _ask_trade(self, tx: Json, entry: _Entry, books: _Books, executes: bool) -> tuple[bytes, str]:
         """Body and code of the trade's answer; its effect is applied if it shall be, and then it is remembered."""
         if tx.get("op") == "INQUIRE":
-            entry.inquiries += 1
             answer = self._inquiry(tx)
-            return _reply(tx_id, answer), str(answer["code"])
+            return _reply(tx["tx_id"], answer), str(answer["code"])
         if entry.first_answer is not None:
             return entry.first_answer
         answer, effect = self._trade.decide(tx)
-        said = _reply(tx_id, answer), str(answer["code"])
+        said = _reply(tx["tx_id"], answer), str(answer["code"])
         if executes and effect is not None:
             effect()
             entry.executed += 1
-            self._books.executed += 1
+            books.executed += 1
             entry.first_answer = said
         return said
 
@@ -241,7 +317,7 @@ class Target:
 
 def _parsed(body: bytes) -> Json:
     try:
-        tx = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        tx = _decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as problem:  # ValueError: no JSON, no UTF-8, an int of over 4,300 digits
         raise Refused(f"the body must be one JSON object: {problem}") from None
     if not isinstance(tx, dict):
@@ -251,6 +327,9 @@ def _parsed(body: bytes) -> Json:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode  # json.loads would make one for every body
 
 
 def _tx_id_of(tx: Json) -> str:
@@ -268,5 +347,5 @@ def _check_op(tx: Json) -> None:
         raise Refused(f"INQUIRE needs inquire_tx_id, a string; it is {shown(tx.get('inquire_tx_id'))}")
 
 
-def _reply(tx_id: str | None, answer: Json) -> bytes:
+def _reply(tx_id: object, answer: Json) -> bytes:
     return json.dumps({"tx_id": tx_id, **answer}).encode()

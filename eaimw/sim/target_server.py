@@ -20,12 +20,9 @@ import uvloop
 from aiohttp import web
 
 from eaimw.sim.bank import TRADES
-from eaimw.sim.target import CLOSE, HANG, Call, Refused, Target
+from eaimw.sim.target import CLOSE, HANG, LARGEST_BODY, Call, Refused, Target
 
 __all__ = ["application", "main", "runner"]
-
-# A transaction has at most 1 MiB; a target that refused a byte more could not show that the hub let it through.
-LARGEST_BODY = 16 * 1024 * 1024
 
 
 def _json(answer: object, status: int = 200) -> web.Response:
