@@ -35,6 +35,7 @@ from eaimw.config import (
 from eaimw.errors import SettingsError
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
+from eaimw.ports import AccessLog
 
 _voice = Voice()
 say = _voice.say
@@ -76,12 +77,15 @@ def two_targets(
 
 
 @contextlib.asynccontextmanager
-async def open_hub(settings: HubSettings, *, breaker_log: BreakerLog | None = None) -> AsyncIterator[Hub]:
+async def open_hub(
+    settings: HubSettings, *, breaker_log: BreakerLog | None = None, access_log: AccessLog | None = None
+) -> AsyncIterator[Hub]:
     """The hub in this event loop, until the block ends; then its connections are closed.
 
         async with open_hub(two_targets()) as hub:
             reply = await hub.handle_tx({"tx_id": "T1", "target": "CORE", "op": "BALANCE", "account": "A-1"})
 
+    The logs are the caller's, to be closed after the block.
     Raises SettingsError for what shows only when it is wired, as a CA file that cannot be read.
     """
     clock = SystemClock()
@@ -92,6 +96,7 @@ async def open_hub(settings: HubSettings, *, breaker_log: BreakerLog | None = No
         telemetry=Events(breaker_log),
         make_transport=lambda name, target: HttpTransport(name, target, clock=clock, resolver=resolver),
         make_random=lambda name: random.Random(),
+        access_log=access_log,
     )
     try:
         yield hub

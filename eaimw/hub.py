@@ -103,6 +103,7 @@ class Hub:
     def _failed(self, problem: Exception, call: Call, target: Target) -> Reply:
         """What a fault of the hub's own becomes."""
         self.note_fault(f"{call.tx.tx_id} for {target.name}", problem)
+        call.has_left = call.attempts > 0  # once a call was tried, it may have
         return failed(NoReply(f"the hub failed: {type(problem).__name__}"), call, target.name)
 
     def refuse_malformed(self, problem: Malformed, started: float | None = None, where: str = "") -> Reply:

@@ -1,6 +1,6 @@
 """hub.toml: read, checked as a whole, and turned into the frozen records of `config`.
 
-    [hub]                     listen, breaker_log
+    [hub]                     listen, breaker_log, access_log
     [admin]                   listen, token
     [defaults]                what holds for every target that does not say otherwise
     [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file
@@ -19,6 +19,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from eaimw.errors import EaimwError, SettingsError, Unusable, shown
 
 SECTIONS = ("hub", "admin", "defaults", "targets", "routes")
 BUILT_IN = "built in"
+ANOTHER = "it must be another file"
 _BREAKER = tuple(each.name for each in fields(BreakerSettings))
 _TARGET = tuple(each.name for each in fields(TargetSettings) if each.name != "breaker")
 # As they are written below a target: `timeout`, `breaker.fail_threshold`.
@@ -60,6 +62,7 @@ class HubFile:
     origins: Mapping[str, Mapping[str, str]]
     listen: Address | None
     breaker_log: Path | None
+    access_log: Path | None = None
     admin_listen: str | None = None
     admin_token: str | None = field(default=None, repr=False)
 
@@ -88,8 +91,12 @@ class _Reading:
         """The file's content. Raises BadHubFile."""
         self._known(self._data, SECTIONS, "")
         hub = self._table(self._data, "hub")
-        self._known(hub, ("listen", "breaker_log"), "hub")
-        listen, log = self._listen(hub), self._breaker_log(hub)
+        self._known(hub, ("listen", "breaker_log", "access_log"), "hub")
+        listen, log, access_log = self._listen(hub), self._log(hub, "breaker_log"), self._log(hub, "access_log")
+        if is_same_file(log, access_log):
+            self._faults.append(
+                f"hub.access_log: it is {shown(hub['access_log'])}, which is the breaker log; {ANOTHER}"
+            )
         admin_listen, token = self._admin()
         defaults = self._values(self._table(self._data, "defaults"), "defaults", may_have_url=False)
         targets: dict[str, TargetSettings | None] = {}
@@ -102,7 +109,7 @@ class _Reading:
         if self._faults:
             raise BadHubFile(self._path, self._faults)
         good = {name: target for name, target in targets.items() if target is not None}
-        return HubFile(HubSettings(good, routes), origins, listen, log, admin_listen, token)
+        return HubFile(HubSettings(good, routes), origins, listen, log, access_log, admin_listen, token)
 
     def _target(self, name: str, defaults: dict[str, Any]) -> tuple[TargetSettings | None, dict[str, str]]:
         place = f"targets.{name}"
@@ -145,12 +152,12 @@ class _Reading:
             self._faults.append(f"hub.listen: it is {shown(hub['listen'])}; it must be {problem.allowed}")
             return None
 
-    def _breaker_log(self, hub: dict[str, Any]) -> Path | None:
-        if "breaker_log" not in hub:
+    def _log(self, hub: dict[str, Any], key: str) -> Path | None:
+        if key not in hub:
             return None
-        name = hub["breaker_log"]
+        name = hub[key]
         if not isinstance(name, str) or not name or "\0" in name:
-            self._faults.append(f"hub.breaker_log: it is {shown(name)}; it must be the path of a file")
+            self._faults.append(f"hub.{key}: it is {shown(name)}; it must be the path of a file")
             return None
         return self._folder / name
 
@@ -191,6 +198,11 @@ class _Reading:
             if key not in names:
                 where = f"{place}.{key}" if place else key
                 self._faults.append(f"{where}: unknown; known are {', '.join(names)}{_nearest(key, names)}")
+
+
+def is_same_file(one: Path | None, other: Path | None) -> bool:
+    """Do both lead to the same place, be it by a link?"""
+    return one is not None and other is not None and realpath(one) == realpath(other)
 
 
 def with_options(file: HubFile, options: Mapping[str, Any]) -> HubFile:

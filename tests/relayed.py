@@ -154,6 +154,27 @@ def relay(
                 running.wait()
 
 
+@contextmanager
+def from_file(folder: Path, section: str, *options: str, core: str = NOBODY, shell: str = "") -> Iterator[Running]:
+    """`python breaker/relay.py --config hub.toml OPTIONS` with CORE alone. section: what stands before it in the file.
+
+    shell: as in `relay`.
+    """
+    (folder / "hub.toml").write_text(f"{section}\n[targets.CORE]\nurl = '{core}'\n", encoding="utf-8")
+    command = [sys.executable, str(PROGRAM), "--config", str(folder / "hub.toml"), *options]
+    command += ["--breaker-log", str(folder / "breaker.log")]
+    around = ["bash", "-c", shell, "-"] if shell else []
+    with subprocess.Popen(
+        [*around, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as process:
+        running = Running(process, folder / "breaker.log")
+        try:
+            yield running
+        finally:
+            process.kill()
+            running.wait()
+
+
 class Done(NamedTuple):
     """What a run left."""
 

@@ -8,14 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families as parse
-from relayed import PROGRAM, Running, peer, relay, tx
+from relayed import Running, from_file, peer, relay, tx
 from served import ROOT, eventually, get
 
 from eaimw.config import Address, AdminSettings, parse_address
@@ -147,22 +146,6 @@ def test_wrong_settings_are_status_2(address: str, token: str, words: str) -> No
 
 
 # From hub.toml.
-
-
-@contextlib.contextmanager
-def from_file(folder: Path, section: str, *options: str) -> Iterator[Running]:
-    (folder / "hub.toml").write_text(f"{section}\n[targets.CORE]\nurl = 'http://127.0.0.1:9/tx'\n", encoding="utf-8")
-    command = [sys.executable, str(PROGRAM), "--config", str(folder / "hub.toml"), *options]
-    command += ["--breaker-log", str(folder / "breaker.log")]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-    ) as process:
-        running = Running(process, folder / "breaker.log")
-        try:
-            yield running
-        finally:
-            process.kill()
-            running.wait()
 
 
 def test_the_file_says_where_and_with_what_token(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ import pytest
 from freezegun import freeze_time
 from served import eventually
 
-from eaimw.adapters import breaker_log
+from eaimw.adapters import breaker_log, log_file
 from eaimw.adapters.breaker_log import BreakerLog
+from eaimw.adapters.log_file import LogFile
 from eaimw.adapters.system import SystemClock
 from eaimw.errors import Unusable
 from eaimw.kernel.breaker import State
@@ -86,13 +87,13 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def instead_of_write(
-    patch: pytest.MonkeyPatch, log: Log, write: Callable[[Callable[[int, bytes], int], int, bytes], int]
+    patch: pytest.MonkeyPatch, file: LogFile, write: Callable[[Callable[[int, bytes], int], int, bytes], int]
 ) -> None:
-    """From now on the log's writes go through `write(real, fd, data)`; those of others do not."""
+    """From now on the writes to a log go through `write(real, fd, data)`; those of others do not."""
     real = os.write
 
     def instead(fd: int, data: bytes) -> int:
-        return write(real, fd, data) if fd == log.log._fd else real(fd, data)
+        return write(real, fd, data) if fd == file._fd else real(fd, data)
 
     patch.setattr(os, "write", instead)
 
@@ -150,7 +151,7 @@ def test_a_line_is_one_write(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         writes.append(data)
         return real(fd, data)
 
-    instead_of_write(monkeypatch, log, keep)
+    instead_of_write(monkeypatch, log.log._file, keep)
     for change in ROUND:
         log.change("CORE", *change)
     log.log.close()
@@ -280,7 +281,7 @@ def test_a_torn_line_is_cut_back(log: Log, monkeypatch: pytest.MonkeyPatch) -> N
     """Half a line that still fitted is taken away again; the next whole one stands after the last whole one."""
     log.change()
     log.written()
-    instead_of_write(monkeypatch, log, lambda real, fd, data: real(fd, data[: len(data) // 2]))
+    instead_of_write(monkeypatch, log.log._file, lambda real, fd, data: real(fd, data[: len(data) // 2]))
     log.change("CORE", OPEN, HALF_OPEN)
     log.lost(1)
     monkeypatch.undo()
@@ -313,7 +314,7 @@ def test_losses_are_said_once_a_minute() -> None:
 
 def test_losses_are_said_though_nothing_more_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The minute ends by itself: nobody has to lose another line for it."""
-    monkeypatch.setattr(breaker_log, "SAY_EVERY", 0.1)
+    monkeypatch.setattr(log_file, "SAY_EVERY", 0.1)
     said: list[str] = []
     log = BreakerLog(Path("/dev/full"), clock=SystemClock(), say=said.append)
     try:
@@ -327,10 +328,10 @@ def test_losses_are_said_though_nothing_more_is_lost(monkeypatch: pytest.MonkeyP
 class HungDisk:
     """From its making on no write of the log returns, until `ends`."""
 
-    def __init__(self, log: Log, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, file: LogFile, patch: pytest.MonkeyPatch) -> None:
         self.is_met = threading.Event()
         self._ended = threading.Event()
-        instead_of_write(patch, log, self._write)
+        instead_of_write(patch, file, self._write)
 
     def ends(self) -> None:
         self._ended.set()
@@ -344,7 +345,7 @@ class HungDisk:
 def test_more_changes_than_may_wait_are_counted_and_said(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk hangs the queue fills; what does not fit is lost at once, which is said though the disk hangs."""
     log.log._waiting.maxsize = 10
-    disk = HungDisk(log, monkeypatch)
+    disk = HungDisk(log.log._file, monkeypatch)
     log.change()
     assert disk.is_met.wait(5)
     for _ in range(15):
@@ -364,7 +365,7 @@ def test_the_end_is_bounded_though_the_disk_hangs(
     monkeypatch.setattr(breaker_log, "CLOSE_LIMIT", 0.1)
     monkeypatch.setattr(breaker_log, "MAX_WAITING", 10)
     log = Log(tmp_path / "log")
-    disk = HungDisk(log, monkeypatch)
+    disk = HungDisk(log.log._file, monkeypatch)
     log.change()
     assert disk.is_met.wait(5)
     for _ in range(waiting):

@@ -16,6 +16,7 @@ from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
 from eaimw.layers import Breaker, Deadline, InflightLimit, OpenCircuit
 from eaimw.model import Answer, Call
+from eaimw.ports import AccessLog
 from eaimw.stack import ORDER
 from eaimw.target import MAX_CODES
 
@@ -74,7 +75,9 @@ class Heard:
 class Scene:
     """A hub with CORE and CLAIM over fake transports."""
 
-    def __init__(self, threshold: int = 3, wait: float = 10.0, inflight: int = 2, **more: Any) -> None:
+    def __init__(
+        self, threshold: int = 3, wait: float = 10.0, inflight: int = 2, access_log: AccessLog | None = None
+    ) -> None:
         self.clock = FakeClock()
         self.heard = Heard()
         self.transports: dict[str, FakeTransport] = {}
@@ -87,6 +90,7 @@ class Scene:
             telemetry=self.heard,
             make_transport=self._transport,
             make_random=lambda name: random.Random(name),
+            access_log=access_log,
         )
         self.core = self.transports["CORE"]
         self.count = 0

@@ -19,6 +19,7 @@ GOOD = """
 [hub]
 listen = "127.0.0.1:8080"
 breaker_log = "logs/breaker.log"
+access_log = "logs/access.log"
 [defaults]
 timeout = 4
 max_inflight = 7
@@ -66,6 +67,7 @@ def test_what_is_in_force(folder: Path) -> None:
     }
     assert file.settings.routes == {"PAY": "CORE"}
     assert file.breaker_log == folder / "logs/breaker.log"
+    assert file.access_log == folder / "logs/access.log"
     assert file.listen == Address("127.0.0.1", 8080)
 
 
@@ -95,6 +97,16 @@ def test_the_command_line_wins_for_every_target(folder: Path) -> None:
         with_options(file, {"timeout": 0})
 
 
+@pytest.mark.parametrize("name", ["logs/one.log", "logs/../logs/one.log", "link.log"])
+def test_one_file_for_both_logs_is_a_fault(folder: Path, name: str) -> None:
+    """However it is named: lines of two kinds in one file are of use to nobody."""
+    (folder / "link.log").symlink_to("logs/one.log")
+    text = f"[hub]\nbreaker_log = 'logs/one.log'\naccess_log = '{name}'\n[targets.CORE]\nurl = 'http://x'\n"
+    assert faults(folder, text) == [
+        f"hub.access_log: it is '{name}', which is the breaker log; it must be another file"
+    ]
+
+
 def test_every_fault_is_told_at_once(folder: Path) -> None:
     """Place, what was found, what is allowed, and the nearest known key."""
     text = """
@@ -102,6 +114,7 @@ hubb = 1
 [hub]
 listen = 8080
 breaker_log = ""
+access_log = 5
 [defaults]
 url = "http://x"
 max_inflight = 0
@@ -129,6 +142,7 @@ PAY = "CROE"
             "(any free one) to 65535"
         ),
         "hub.breaker_log: it is ''; it must be the path of a file",
+        "hub.access_log: it is 5; it must be the path of a file",
         "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, breaker",
         (
             "defaults.breaker.fail_treshold: unknown; known are fail_threshold, reset_timeout; "
@@ -221,6 +235,7 @@ def test_what_config_prints_is_the_same_hub(folder: Path) -> None:
     assert "connect_timeout = 0.5  # built in" in printed
     assert read(folder, printed).settings == first.settings
     assert read(folder, printed).breaker_log == first.breaker_log
+    assert read(folder, printed).access_log == first.access_log
     assert read(folder, printed).listen == first.listen
 
 

@@ -26,8 +26,8 @@ from eaimw.target import MAX_CODES
 Labels = tuple[str, ...]
 
 
-def exposed(hub: Hub, log_errors: int = 0, lag: float = 0.0) -> bytes:
-    return generate_latest(registry_of(hub, lambda: log_errors, lambda: lag))
+def exposed(hub: Hub, log_errors: int = 0, lag: float = 0.0, access_log_errors: int = 0) -> bytes:
+    return generate_latest(registry_of(hub, lambda: log_errors, lambda: lag, lambda: access_log_errors))
 
 
 def samples(hub: Hub, name: str, *labels: str) -> dict[Labels, float]:
@@ -69,6 +69,7 @@ def test_names_types_and_labels_are_the_contracts() -> None:
         "eaimw_connections": ("counter", target | {"event"}),
         "eaimw_unknown_codes": ("counter", target),
         "eaimw_breaker_log_errors": ("counter", set()),
+        "eaimw_access_log_errors": ("counter", set()),
         "eaimw_loop_lag_seconds": ("gauge", set()),
     }
 
@@ -203,8 +204,9 @@ def test_two_hubs_in_one_process_do_not_clash() -> None:
 
 def test_losses_of_the_log_and_the_lag_are_told() -> None:
     """As they are when they are asked for."""
-    lines = exposed(Scene().hub, log_errors=7, lag=0.25).decode().splitlines()
+    lines = exposed(Scene().hub, log_errors=7, lag=0.25, access_log_errors=5).decode().splitlines()
     assert "eaimw_breaker_log_errors_total 7.0" in lines
+    assert "eaimw_access_log_errors_total 5.0" in lines
     assert "eaimw_loop_lag_seconds 0.25" in lines
 
 
@@ -241,7 +243,7 @@ def test_openmetrics_is_spoken_too() -> None:
         await mixed(scene)
         registry = registry_of(scene.hub, lambda: 0, lambda: 0.0)
         text = openmetrics.generate_latest(registry).decode()  # type: ignore[no-untyped-call]
-        assert len(list(parse_openmetrics(text))) == 11  # type: ignore[no-untyped-call]
+        assert len(list(parse_openmetrics(text))) == 12  # type: ignore[no-untyped-call]
 
     run(story())
 

@@ -38,7 +38,8 @@ CLOSE_LIMIT = 2.0  # seconds for all of the closing
 class AdminPlane:
     """Serves one hub's figures from `start` to `close`.
 
-    loop: the one that the hub lives in, whose lag is measured. log_errors: lines of the breaker log lost so far.
+    loop: the one that the hub lives in, whose lag is measured. log_errors, access_log_errors: lines of the breaker log
+    and of the access log lost so far.
     say: gets a sentence for the people on duty, the first fault of the plane's own; the hub is not touched by it.
     """
 
@@ -49,13 +50,14 @@ class AdminPlane:
         loop: asyncio.AbstractEventLoop,
         say: Callable[[str], None],
         log_errors: Callable[[], int] = lambda: 0,
+        access_log_errors: Callable[[], int] = lambda: 0,
         clock: Clock | None = None,
     ) -> None:
         self._hub = hub
         self._say = say
         self._has_said = False
         self._lag = LoopLag(loop, clock or SystemClock())
-        self._registry = registry_of(hub, log_errors, self._lag.worst)
+        self._registry = registry_of(hub, log_errors, self._lag.worst, access_log_errors)
         self._thread: threading.Thread | None = None
         self._end: Callable[[], None] = lambda: None
 

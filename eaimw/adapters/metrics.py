@@ -26,12 +26,22 @@ _LIMITS = (*map(str, BOUNDS), "+Inf")
 
 
 class HubCollector(Collector):
-    """The figures of one hub. log_errors: lines of the breaker log lost so far; loop_lag: as `LoopLag.worst`."""
+    """The figures of one hub. loop_lag: as `LoopLag.worst`.
 
-    def __init__(self, hub: Hub, log_errors: Callable[[], int], loop_lag: Callable[[], float]) -> None:
+    log_errors, access_log_errors: lines of the breaker log and of the access log lost so far.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        log_errors: Callable[[], int],
+        loop_lag: Callable[[], float],
+        access_log_errors: Callable[[], int],
+    ) -> None:
         self._hub = hub
         self._log_errors = log_errors
         self._loop_lag = loop_lag
+        self._access_log_errors = access_log_errors
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, as it is at this moment."""
@@ -49,14 +59,21 @@ class HubCollector(Collector):
         yield _unknown_codes(targets)
         words = "Lines of the breaker log that could not be written."
         yield CounterMetricFamily("eaimw_breaker_log_errors", words, value=self._log_errors())
+        words = "Lines of the access log that could not be written; 0 without one."
+        yield CounterMetricFamily("eaimw_access_log_errors", words, value=self._access_log_errors())
         words = "How late a timer of the hub's event loop rang, the worst of the last seconds."
         yield GaugeMetricFamily("eaimw_loop_lag_seconds", words, value=self._loop_lag())
 
 
-def registry_of(hub: Hub, log_errors: Callable[[], int], loop_lag: Callable[[], float]) -> CollectorRegistry:
+def registry_of(
+    hub: Hub,
+    log_errors: Callable[[], int],
+    loop_lag: Callable[[], float],
+    access_log_errors: Callable[[], int] = lambda: 0,
+) -> CollectorRegistry:
     """A registry for one hub alone, so that two hubs in one process do not meet in the library's own."""
     registry = CollectorRegistry()
-    registry.register(HubCollector(hub, log_errors, loop_lag))
+    registry.register(HubCollector(hub, log_errors, loop_lag, access_log_errors))
     return registry
 
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import click
 
-from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.app import say
+from eaimw.cli.logs import Logs
 from eaimw.config import AdminSettings, parse_address
 from eaimw.errors import SettingsError
 from eaimw.hub import Hub
@@ -39,14 +39,20 @@ def admin_settings(ctx: click.Context, option: str | None, file: HubFile | None)
 
 
 @contextlib.asynccontextmanager
-async def admin_plane(hub: Hub, log: BreakerLog, settings: AdminSettings | None) -> AsyncIterator[None]:
+async def admin_plane(hub: Hub, logs: Logs, settings: AdminSettings | None) -> AsyncIterator[None]:
     """The plane for the time of the block, if one is wanted; says where it is. Raises Unusable if it cannot be."""
     if settings is None:
         yield
         return
     from eaimw.adapters.admin import AdminPlane  # aiohttp and prometheus_client are loaded only where they are used
 
-    plane = AdminPlane(hub, loop=asyncio.get_running_loop(), say=say, log_errors=lambda: log.lost)
+    plane = AdminPlane(
+        hub,
+        loop=asyncio.get_running_loop(),
+        say=say,
+        log_errors=lambda: logs.breaker.lost,
+        access_log_errors=logs.access_lost,
+    )
     say(f"admin on http://{plane.start(*settings.address, settings.token)}")
     try:
         yield

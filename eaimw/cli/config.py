@@ -19,9 +19,10 @@ def config(file: Path) -> None:
     What it prints is itself a hub.toml. Exit status as `eaimw check`.
     """
     found = read(file)
-    for name, value in (("hub.listen", found.listen), ("hub.breaker_log", found.breaker_log)):
+    for key in ("listen", "breaker_log", "access_log"):
+        value = getattr(found, key)
         if value is not None:
-            click.echo(f"{name} = {_toml(str(value))}")
+            click.echo(f"hub.{key} = {_toml(str(value))}")
     if found.admin_listen is not None:
         click.echo(f"admin.listen = {_toml(found.admin_listen)}")
     if found.admin_token is not None:

@@ -12,13 +12,13 @@ import click
 import uvloop
 from click.core import ParameterSource
 
-from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.lines import LineRelay
 from eaimw.app import open_hub, say, two_targets
 from eaimw.cli.admin import admin_plane, admin_settings
 from eaimw.cli.files import read
+from eaimw.cli.logs import Logs, log_paths, opened_logs
 from eaimw.cli.progress import progress
-from eaimw.cli.running import heed_signals, opened_log, raise_limit, serve, signals, summary
+from eaimw.cli.running import heed_signals, raise_limit, serve, signals, summary
 from eaimw.cli.streams import input_fd, output_fd
 from eaimw.config import (
     CLAIM_URL,
@@ -139,17 +139,17 @@ def relay(
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
     plane = admin_settings(ctx, admin, file)
-    log_path = breaker_log or Path(ctx.obj or LOG_NAME)
+    paths = log_paths(ctx, breaker_log or Path(ctx.obj or LOG_NAME), file)
     if address is not None:
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
-        ctx.exit(serve(settings, log_path, address, plane))
+        ctx.exit(serve(settings, paths, address, plane))
     with signals():
         try:
             raise_limit(settings)
             output = output_fd()
-            with input_fd(source, "relay") as fd, opened_log(log_path) as log:
-                problem = uvloop.run(_run(settings, log, plane, fd, output, backpressure))
+            with input_fd(source, "relay") as fd, opened_logs(paths) as logs:
+                problem = uvloop.run(_run(settings, logs, plane, fd, output, backpressure))
         except Unusable as fault:
             problem = str(fault)
     if problem is not None:
@@ -173,7 +173,7 @@ def _with_given_options(ctx: click.Context, file: HubFile, options: dict[str, An
 
 async def _run(
     settings: HubSettings,
-    log: BreakerLog,
+    logs: Logs,
     plane: AdminSettings | None,
     fd: int,
     output: int,
@@ -181,9 +181,12 @@ async def _run(
 ) -> str | None:
     is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     started = time.monotonic()
-    async with open_hub(settings, breaker_log=log) as hub, admin_plane(hub, log, plane):
+    async with (
+        open_hub(settings, breaker_log=logs.breaker, access_log=logs.access) as hub,
+        admin_plane(hub, logs, plane),
+    ):
         run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)
-        heed_signals(run.stop, log)
+        heed_signals(run.stop, logs)
         with progress(run, os.fstat(fd).st_size if is_file else None):
             await run.run()
         summary(hub, run.read, run.replied, time.monotonic() - started)

@@ -1,4 +1,4 @@
-"""What every command that runs a hub has in common: descriptors, signals, the breaker log, the summary; and serving."""
+"""What every command that runs a hub has in common: descriptors, signals, the summary; and serving."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import uvloop
 
-from eaimw.adapters.breaker_log import BreakerLog
 from eaimw.adapters.http_server import MAX_CONNECTIONS, HttpServer
-from eaimw.adapters.system import SystemClock
 from eaimw.app import open_hub, say
 from eaimw.cli.admin import admin_plane
+from eaimw.cli.logs import LogPaths, Logs, opened_logs
 from eaimw.config import NO_TARGET, Address, AdminSettings, HubSettings
 from eaimw.errors import Unusable
 from eaimw.hub import Hub
 from eaimw.target import CodeCounts
 
-SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log, the loop, libraries
+SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the logs, the loop, libraries
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(settings: HubSettings, log_path: Path, address: Address, plane: AdminSettings | None) -> int:
-    """Serve HTTP until a signal ends it. The exit status: 0, or 1 if log or address cannot be used."""
+def serve(settings: HubSettings, paths: LogPaths, address: Address, plane: AdminSettings | None) -> int:
+    """Serve HTTP until a signal ends it. The exit status: 0, or 1 if a log or the address cannot be used."""
     with signals():
         try:
             raise_limit(settings, callers=MAX_CONNECTIONS)
@@ -36,8 +34,8 @@ def serve(settings: HubSettings, log_path: Path, address: Address, plane: AdminS
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             free = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft - _needed(settings)
             connections = max(10, min(MAX_CONNECTIONS, free))
-            with opened_log(log_path) as log:
-                uvloop.run(_serve(settings, log, address, plane, connections))
+            with opened_logs(paths) as logs:
+                uvloop.run(_serve(settings, logs, address, plane, connections))
         except Unusable as fault:
             say(f"relay: {fault}")
             return 1
@@ -45,33 +43,23 @@ def serve(settings: HubSettings, log_path: Path, address: Address, plane: AdminS
 
 
 async def _serve(
-    settings: HubSettings, log: BreakerLog, address: Address, plane: AdminSettings | None, max_connections: int
+    settings: HubSettings, logs: Logs, address: Address, plane: AdminSettings | None, max_connections: int
 ) -> None:
     started = time.monotonic()
     ended = asyncio.Event()
-    async with open_hub(settings, breaker_log=log) as hub:
+    async with open_hub(settings, breaker_log=logs.breaker, access_log=logs.access) as hub:
         server = HttpServer(hub, max_connections=max_connections)
         await server.start(address)
         try:
-            heed_signals(ended.set, log)
+            heed_signals(ended.set, logs)
             say(f"listening on {server.url}")
-            async with admin_plane(hub, log, plane):
+            async with admin_plane(hub, logs, plane):
                 await ended.wait()
                 await server.drain()
         finally:
             await server.close()
         counted = sum(sum(codes.values()) for codes in _counts(hub).values())
         summary(hub, counted, counted, time.monotonic() - started)
-
-
-@contextlib.contextmanager
-def opened_log(path: Path) -> Iterator[BreakerLog]:
-    """The breaker log. Raises Unusable."""
-    log = BreakerLog(path, clock=SystemClock(), say=say)
-    try:
-        yield log
-    finally:
-        log.close()
 
 
 def raise_limit(settings: HubSettings, callers: int = 0) -> None:
@@ -116,11 +104,11 @@ def signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def heed_signals(stop: Callable[[], object], log: BreakerLog) -> None:
-    """As `heed_ending`, and SIGHUP makes the log anew."""
+def heed_signals(stop: Callable[[], object], logs: Logs) -> None:
+    """As `heed_ending`, and SIGHUP makes the logs anew."""
     heed_ending(stop, "relay")
     if _is_main_thread():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, log.reopen)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logs.reopen)
 
 
 def heed_ending(stop: Callable[[], object], program: str) -> None:

@@ -8,6 +8,7 @@ import click
 
 from eaimw.cli.admin import admin_settings
 from eaimw.cli.files import read
+from eaimw.cli.logs import log_paths
 from eaimw.cli.running import serve as run
 
 
@@ -17,11 +18,12 @@ from eaimw.cli.running import serve as run
 def serve(ctx: click.Context, /, file: Path) -> None:
     """Serve the hub of a hub.toml over HTTP, at its [hub] listen.
 
-    The breaker log is the file's, or breaker.log in the working directory. Exit status: 0 ended by a signal; 1 file,
-    log or address could not be used; 2 the file has faults.
+    The breaker log is the file's, or breaker.log in the working directory; there is an access log if the file names
+    one. Exit status: 0 ended by a signal; 1 file, log or address could not be used; 2 the file has faults.
     """
     found = read(file)
     if found.listen is None:
         raise click.UsageError(f'{file} has no [hub] listen; add it, such as listen = "127.0.0.1:8080"')
     plane = admin_settings(ctx, None, found)
-    ctx.exit(run(found.settings, found.breaker_log or Path("breaker.log"), found.listen, plane))
+    paths = log_paths(ctx, found.breaker_log or Path("breaker.log"), found)
+    ctx.exit(run(found.settings, paths, found.listen, plane))
