@@ -27,6 +27,7 @@ FAIL_THRESHOLD = 5
 RESET_TIMEOUT = 10.0  # seconds
 TIMEOUT = 3.0  # seconds
 CONNECT_TIMEOUT = 0.5  # seconds
+CODE_FIELD = "code"
 INFLIGHT = 10
 CORE_URL = "http://127.0.0.1:9201/tx"
 CLAIM_URL = "http://127.0.0.1:9202/tx"
@@ -104,6 +105,12 @@ def parse_address(text: str, setting: str) -> Address:
 
 
 _is_host = re.compile(r"[A-Za-z0-9_.-]{1,253}").fullmatch
+# Letters that JSON escapes only by their number, if at all: `wire.is_suspect` knows no other spelling of a name.
+_is_code_field = re.compile(r"(?!tx_id(\.|$))[\w$@#:-]{1,64}(\.[\w$@#:-]{1,64}){0,4}", re.ASCII).fullmatch
+CODE_FIELD_ALLOWED = (
+    "1 to 5 names joined by dots, each of 1 to 64 of A-Z a-z 0-9 _ - $ @ # : and the first one not tx_id, "
+    "such as header.result_code"
+)
 _is_port = re.compile(r"[0-9]{1,5}").fullmatch
 is_token = re.compile(r"[!-~]{1,1024}").fullmatch
 TOKEN_ALLOWED = "a string of 1 to 1,024 printable ASCII characters without blanks"
@@ -158,6 +165,8 @@ class TargetSettings:
     connect_timeout: seconds for name look-up, connection and TLS, within `timeout`; a host that is not there is
         known sooner than a slow answer.
     ca_file: PEM file of the certificate authorities to trust for https; None: the system's.
+    code_field: where the code stands in the target's reply object; dots lead into objects within it
+        (`header.result_code`). A target with reply formats of its own need not be changed for the hub.
     """
 
     url: str
@@ -166,6 +175,7 @@ class TargetSettings:
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     connect_timeout: float = CONNECT_TIMEOUT
     ca_file: str | None = None
+    code_field: str = CODE_FIELD
 
     def __post_init__(self) -> None:
         Endpoint.parse(self.url)
@@ -177,6 +187,8 @@ class TargetSettings:
             raise SettingsError("max_inflight", self.max_inflight, f"an integer from 1 to {MAX_INFLIGHT:,}")
         if self.ca_file is not None and (not isinstance(self.ca_file, str) or not self.ca_file):
             raise SettingsError("ca_file", self.ca_file, "the path of a PEM file of certificates")
+        if not isinstance(self.code_field, str) or not _is_code_field(self.code_field):
+            raise SettingsError("code_field", self.code_field, CODE_FIELD_ALLOWED)
 
     @property
     def endpoint(self) -> Endpoint:

@@ -13,7 +13,7 @@ from eaimw.errors import CallFailed, LocalFault, TimedOut
 from eaimw.model import Call, Reply
 from eaimw.replies import answered, failed, refused
 from eaimw.target import Handler, Target
-from eaimw.wire import judge
+from eaimw.verdict import judge_by
 
 
 class Deadline:
@@ -95,6 +95,7 @@ class Exchange:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._send = target.transport.send
+        self._judge = judge_by(target.settings.code_field)
         self._now = target.clock.monotonic
         self._figures = target.figures
 
@@ -109,7 +110,7 @@ class Exchange:
                 answer = await self._send(call)
             finally:
                 ended = figures.ended(began)
-            verdict = judge(answer, call.tx.tx_id)
+            verdict = self._judge(answer, call.tx.tx_id)
         except CallFailed as problem:
             # A call cut by the caller's own budget is no sample: nobody opens a circuit for others by being impatient.
             is_ours = isinstance(problem, LocalFault) or (call.impatient and isinstance(problem, TimedOut))

@@ -32,6 +32,7 @@ fail_threshold = 9
 [targets."CLAIM.NEW"]
 url = "https://claim/api?x=1"
 ca_file = "ca.pem"
+code_field = "header.result_code"
 [routes]
 PAY = "CORE"
 """
@@ -61,7 +62,12 @@ def test_what_is_in_force(folder: Path) -> None:
     assert file.settings.targets == {
         "CORE": TargetSettings("http://core:8080", 2.5, 7, BreakerSettings(9, 0)),
         "CLAIM.NEW": TargetSettings(
-            "https://claim/api?x=1", 4, 7, BreakerSettings(reset_timeout=0), ca_file=str(folder / "ca.pem")
+            "https://claim/api?x=1",
+            4,
+            7,
+            BreakerSettings(reset_timeout=0),
+            ca_file=str(folder / "ca.pem"),
+            code_field="header.result_code",
         ),
     }
     assert file.settings.routes == {"PAY": "CORE"}
@@ -78,6 +84,7 @@ def test_where_each_value_came_from(folder: Path) -> None:
         "max_inflight": "defaults",
         "connect_timeout": "built in",
         "ca_file": "built in",
+        "code_field": "built in",
         "breaker.fail_threshold": "targets.CORE",
         "breaker.reset_timeout": "defaults",
     }
@@ -129,7 +136,7 @@ PAY = "CROE"
             "(any free one) to 65535"
         ),
         "hub.breaker_log: it is ''; it must be the path of a file",
-        "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, breaker",
+        "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, code_field, breaker",
         (
             "defaults.breaker.fail_treshold: unknown; known are fail_threshold, reset_timeout; "
             "did you mean fail_threshold?"
@@ -138,7 +145,7 @@ PAY = "CROE"
         "targets.a b: the name must be a string of 1 to 64 of A-Z a-z 0-9 _ . -, and not - alone",
         (
             "targets.CORE.max_inflght: unknown; known are url, timeout, max_inflight, connect_timeout, ca_file, "
-            "breaker; did you mean max_inflight?"
+            "code_field, breaker; did you mean max_inflight?"
         ),
         "targets.CORE.timeout: it is '3'; it must be seconds above 0, at most 3,600",
         (
@@ -169,6 +176,14 @@ PAY = "CROE"
         ("[targets.A]\nurl = 'http://x'\ntimeout = 1979-05-27", "targets.A.timeout: it is datetime.date"),
         ("[targets.A]\nurl = ['http://x']", "targets.A.url: it is ['http://x']"),
         ("[targets.A]\nurl = 'http://x'\nca_file = 3", "targets.A.ca_file: it is 3; it must be the path of a PEM file"),
+        (
+            "[targets.A]\nurl = 'http://x'\ncode_field = 'a..b'",
+            "targets.A.code_field: it is 'a..b'; it must be 1 to 5 names",
+        ),
+        (
+            "[defaults]\ncode_field = 5",
+            "defaults.code_field: it is 5; it must be 1 to 5 names joined by dots, each of 1",
+        ),
         ("[targets.A]\nurl = 'http://x'\n[targets.A.breaker]\nreset_timeout = -1", "targets.A.breaker.reset_timeout: "),
     ],
 )
@@ -190,7 +205,7 @@ def test_a_file_that_cannot_be_read(folder: Path) -> None:
 def test_every_setting_has_its_key() -> None:
     """What TargetSettings and BreakerSettings have can be written in the file."""
     target = TargetSettings("http://x")
-    assert [value_of(target, key) for key in KEYS] == ["http://x", 3.0, 10, 0.5, None, 5, 10.0]
+    assert [value_of(target, key) for key in KEYS] == ["http://x", 3.0, 10, 0.5, None, "code", 5, 10.0]
 
 
 # The commands.
