@@ -197,11 +197,30 @@ class TargetSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OpSettings:
+    """What is known of an operation. Nothing acts on it yet: it is for policies to come, such as retry.
+
+    read: it changes nothing, so that doing it twice, or at two places, does no harm.
+    idempotent: done twice with the same content it has the effect of once.
+    """
+
+    read: bool = False
+    idempotent: bool = False
+
+    def __post_init__(self) -> None:
+        for setting in ("read", "idempotent"):
+            value = getattr(self, setting)
+            if type(value) is not bool:
+                raise SettingsError(setting, value, "true or false")
+
+
+@dataclass(frozen=True, slots=True)
 class HubSettings:
-    """The whole hub: its targets by name, and which target serves an `op` whose transaction names none."""
+    """The whole hub: its targets by name; which target serves an `op` whose transaction names none; ops by name."""
 
     targets: Mapping[str, TargetSettings]
     routes: Mapping[str, str] = field(default_factory=dict)
+    ops: Mapping[str, OpSettings] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.targets, Mapping) or not self.targets:
@@ -218,6 +237,13 @@ class HubSettings:
                 raise SettingsError("a route's op", op, NAME_ALLOWED)
             if name not in self.targets:
                 raise SettingsError(f"the route of {op}", name, f"one of the targets ({', '.join(self.targets)})")
+        if not isinstance(self.ops, Mapping):
+            raise SettingsError("ops", self.ops, "a mapping from op to OpSettings")
+        for op, settings in self.ops.items():
+            if not isinstance(op, str) or not is_name(op):
+                raise SettingsError("an op", op, NAME_ALLOWED)
+            if not isinstance(settings, OpSettings):
+                raise SettingsError(f"the op {op}", settings, "an OpSettings")
 
 
 def _is_seconds(value: object) -> bool:

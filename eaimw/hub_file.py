@@ -3,9 +3,10 @@
     [hub]                     listen, breaker_log
     [admin]                   listen, token
     [defaults]                what holds for every target that does not say otherwise
-    [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file
+    [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file, code_field
     [targets.NAME.breaker]    fail_threshold, reset_timeout
     [routes]                  op = "NAME"
+    [ops.OP]                  read, idempotent
 
 Paths are taken from the file's own folder.
 
@@ -29,6 +30,7 @@ from eaimw.config import (
     Address,
     BreakerSettings,
     HubSettings,
+    OpSettings,
     TargetSettings,
     is_name,
     is_token,
@@ -36,10 +38,11 @@ from eaimw.config import (
 )
 from eaimw.errors import EaimwError, SettingsError, Unusable, shown
 
-SECTIONS = ("hub", "admin", "defaults", "targets", "routes")
+SECTIONS = ("hub", "admin", "defaults", "targets", "routes", "ops")
 BUILT_IN = "built in"
 _BREAKER = tuple(each.name for each in fields(BreakerSettings))
 _TARGET = tuple(each.name for each in fields(TargetSettings) if each.name != "breaker")
+OP_KEYS = tuple(each.name for each in fields(OpSettings))
 # As they are written below a target: `timeout`, `breaker.fail_threshold`.
 KEYS = (*_TARGET, *(f"breaker.{name}" for name in _BREAKER))
 
@@ -54,7 +57,10 @@ class BadHubFile(EaimwError):
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """What a file says. origins: target -> key -> where its value came from. None: the file does not say."""
+    """What a file says; None where it does not.
+
+    origins: target -> key -> where its value came from. op_origins: the same of ops.
+    """
 
     settings: HubSettings
     origins: Mapping[str, Mapping[str, str]]
@@ -62,6 +68,7 @@ class HubFile:
     breaker_log: Path | None
     admin_listen: str | None = None
     admin_token: str | None = field(default=None, repr=False)
+    op_origins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def read_hub_file(path: Path) -> HubFile:
@@ -99,10 +106,11 @@ class _Reading:
         if not targets:
             self._faults.append("targets: there is none; a hub needs at least one, as [targets.CORE] with its url")
         routes = self._routes(targets)
+        ops, op_origins = self._ops()
         if self._faults:
             raise BadHubFile(self._path, self._faults)
         good = {name: target for name, target in targets.items() if target is not None}
-        return HubFile(HubSettings(good, routes), origins, listen, log, admin_listen, token)
+        return HubFile(HubSettings(good, routes, ops), origins, listen, log, admin_listen, token, op_origins)
 
     def _target(self, name: str, defaults: dict[str, Any]) -> tuple[TargetSettings | None, dict[str, str]]:
         place = f"targets.{name}"
@@ -177,6 +185,25 @@ class _Reading:
                 allowed = f"one of the targets ({', '.join(targets)})"
                 self._faults.append(f"routes.{op}: it is {shown(name)}; it must be {allowed}{_nearest(name, targets)}")
         return routes
+
+    def _ops(self) -> tuple[dict[str, OpSettings], dict[str, dict[str, str]]]:
+        tables = self._table(self._data, "ops")
+        ops: dict[str, OpSettings] = {}
+        origins: dict[str, dict[str, str]] = {}
+        for op in tables:
+            place = f"ops.{op}"
+            if not is_name(op):
+                self._faults.append(f"{place}: the op must be {NAME_ALLOWED}")
+            table = self._table(tables, op, place)
+            self._known(table, OP_KEYS, place)
+            ops[op] = OpSettings()
+            for key in [each for each in OP_KEYS if each in table]:
+                try:
+                    ops[op] = replace(ops[op], **{key: table[key]})
+                except SettingsError as problem:
+                    self._faults.append(f"{place}.{key}: it is {shown(table[key])}; it must be {problem.allowed}")
+            origins[op] = {key: place if key in table else BUILT_IN for key in OP_KEYS}
+        return ops, origins
 
     def _table(self, data: dict[str, Any], key: str, place: str = "") -> dict[str, Any]:
         table = data.get(key, {})

@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from relayed import ok, peer
 from served import ROOT
 
-from eaimw.config import Address, BreakerSettings, TargetSettings
+from eaimw.config import Address, BreakerSettings, HubSettings, OpSettings, TargetSettings
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import KEYS, BadHubFile, HubFile, read_hub_file, value_of, with_options
 
@@ -35,6 +36,12 @@ ca_file = "ca.pem"
 code_field = "header.result_code"
 [routes]
 PAY = "CORE"
+[ops.PAY]
+idempotent = true
+[ops."LOOK.UP"]
+read = true
+idempotent = true
+[ops.CANCEL]
 """
 
 
@@ -71,6 +78,11 @@ def test_what_is_in_force(folder: Path) -> None:
         ),
     }
     assert file.settings.routes == {"PAY": "CORE"}
+    assert file.settings.ops == {
+        "PAY": OpSettings(read=False, idempotent=True),
+        "LOOK.UP": OpSettings(read=True, idempotent=True),
+        "CANCEL": OpSettings(),
+    }
     assert file.breaker_log == folder / "logs/breaker.log"
     assert file.listen == Address("127.0.0.1", 8080)
 
@@ -89,6 +101,8 @@ def test_where_each_value_came_from(folder: Path) -> None:
         "breaker.reset_timeout": "defaults",
     }
     assert set(file.origins["CORE"]) == set(KEYS)
+    assert file.op_origins["PAY"] == {"read": "built in", "idempotent": "ops.PAY"}
+    assert set(file.op_origins["CANCEL"].values()) == {"built in"}
 
 
 def test_the_command_line_wins_for_every_target(folder: Path) -> None:
@@ -128,9 +142,19 @@ connect_timeout = true
 [routes]
 PAY = "CROE"
 "x y" = 5
+[ops]
+GET = 5
+[ops."x y"]
+[ops.PAY]
+raed = true
+retries = 3
+read = 1
+idempotent = "yes"
+[ops.A.B]
+read = true
 """
     assert faults(folder, text) == [
-        "hubb: unknown; known are hub, admin, defaults, targets, routes; did you mean hub?",
+        "hubb: unknown; known are hub, admin, defaults, targets, routes, ops; did you mean hub?",
         (
             "hub.listen: it is 8080; it must be HOST:PORT such as 127.0.0.1:9300 or [::1]:9300, the port from 0 "
             "(any free one) to 65535"
@@ -159,6 +183,13 @@ PAY = "CROE"
         "routes.PAY: it is 'CROE'; it must be one of the targets (a b, CORE, CLAIM, -); did you mean CORE?",
         "routes.x y: the op must be a string of 1 to 64 of A-Z a-z 0-9 _ . -",
         "routes.x y: it is 5; it must be one of the targets (a b, CORE, CLAIM, -)",
+        "ops.GET: it is 5; it must be a table, [ops.GET]",
+        "ops.x y: the op must be a string of 1 to 64 of A-Z a-z 0-9 _ . -",
+        "ops.PAY.raed: unknown; known are read, idempotent; did you mean read?",
+        "ops.PAY.retries: unknown; known are read, idempotent",
+        "ops.PAY.read: it is 1; it must be true or false",
+        "ops.PAY.idempotent: it is 'yes'; it must be true or false",
+        "ops.A.B: unknown; known are read, idempotent",
     ]
 
 
@@ -171,6 +202,7 @@ PAY = "CROE"
         ("[targets]\nCORE = 'http://x'", "targets.CORE: it is 'http://x'; it must be a table, [targets.CORE]"),
         ("x", "it is not TOML: "),
         ("a = 1\na = 2", "it is not TOML: "),
+        ("ops = 5\n[targets.A]\nurl = 'http://x'", "ops: it is 5; it must be a table, [ops]"),
         ("routes = []\n[targets.A]\nurl = 'http://x'", "routes: it is []; it must be a table"),
         ("[targets.A]\nurl = 'http://x'\ntimeout = nan", "targets.A.timeout: it is nan"),
         ("[targets.A]\nurl = 'http://x'\ntimeout = 1979-05-27", "targets.A.timeout: it is datetime.date"),
@@ -208,6 +240,22 @@ def test_every_setting_has_its_key() -> None:
     assert [value_of(target, key) for key in KEYS] == ["http://x", 3.0, 10, 0.5, None, "code", 5, 10.0]
 
 
+@pytest.mark.parametrize(
+    ("ops", "words"),
+    [
+        ([], "ops must be a mapping from op to OpSettings"),
+        ({"x y": OpSettings()}, "an op must be a string of 1 to 64"),
+        ({"PAY": {"read": True}}, "the op PAY must be an OpSettings"),
+    ],
+)
+def test_ops_from_python_are_checked_as_well(ops: Any, words: str) -> None:
+    """SettingsError naming the op and what is allowed; a value that is no bool likewise."""
+    with pytest.raises(SettingsError, match=words):
+        HubSettings({"CORE": TargetSettings("http://x")}, ops=ops)
+    with pytest.raises(SettingsError, match="idempotent must be true or false, not 1"):
+        OpSettings(idempotent=1)  # type: ignore[arg-type]
+
+
 # The commands.
 
 
@@ -234,6 +282,7 @@ def test_what_config_prints_is_the_same_hub(folder: Path) -> None:
     assert "timeout = 2.5  # targets.CORE" in printed
     assert "max_inflight = 7  # defaults" in printed
     assert "connect_timeout = 0.5  # built in" in printed
+    assert "[ops.PAY]\nread = false  # built in\nidempotent = true  # ops.PAY\n" in printed
     assert read(folder, printed).settings == first.settings
     assert read(folder, printed).breaker_log == first.breaker_log
     assert read(folder, printed).listen == first.listen
