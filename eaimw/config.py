@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -134,6 +135,19 @@ class AdminSettings:
         if self.token is None and not self.address.is_loopback:
             allowed = "a loopback address such as 127.0.0.1:9300, or have a token, since others can reach it"
             raise SettingsError("admin", str(self.address), allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS for the hub's callers, from PEM files.
+
+    certificate: the server's own, and those between it and its authority after it. key: its private key, unencrypted.
+    client_ca: authorities of callers; a caller must show a certificate that one of them signed. None: none is asked.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """hub.toml: read, checked as a whole, and turned into the frozen records of `config`.
 
-    [hub]                     listen, breaker_log
+    [hub]                     listen, breaker_log, tls_certificate, tls_key, tls_client_ca
     [admin]                   listen, token
     [defaults]                what holds for every target that does not say otherwise
     [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file, code_field
@@ -32,6 +32,7 @@ from eaimw.config import (
     HubSettings,
     OpSettings,
     TargetSettings,
+    TlsSettings,
     is_name,
     is_token,
     parse_address,
@@ -42,6 +43,7 @@ SECTIONS = ("hub", "admin", "defaults", "targets", "routes", "ops")
 BUILT_IN = "built in"
 _BREAKER = tuple(each.name for each in fields(BreakerSettings))
 _TARGET = tuple(each.name for each in fields(TargetSettings) if each.name != "breaker")
+HUB_KEYS = ("listen", "breaker_log", "tls_certificate", "tls_key", "tls_client_ca")
 OP_KEYS = tuple(each.name for each in fields(OpSettings))
 # As they are written below a target: `timeout`, `breaker.fail_threshold`.
 KEYS = (*_TARGET, *(f"breaker.{name}" for name in _BREAKER))
@@ -69,6 +71,7 @@ class HubFile:
     admin_listen: str | None = None
     admin_token: str | None = field(default=None, repr=False)
     op_origins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tls: TlsSettings | None = None
 
 
 def read_hub_file(path: Path) -> HubFile:
@@ -95,8 +98,8 @@ class _Reading:
         """The file's content. Raises BadHubFile."""
         self._known(self._data, SECTIONS, "")
         hub = self._table(self._data, "hub")
-        self._known(hub, ("listen", "breaker_log"), "hub")
-        listen, log = self._listen(hub), self._breaker_log(hub)
+        self._known(hub, HUB_KEYS, "hub")
+        listen, log, tls = self._listen(hub), self._path_of(hub, "breaker_log"), self._tls(hub)
         admin_listen, token = self._admin()
         defaults = self._values(self._table(self._data, "defaults"), "defaults", may_have_url=False)
         targets: dict[str, TargetSettings | None] = {}
@@ -110,7 +113,7 @@ class _Reading:
         if self._faults:
             raise BadHubFile(self._path, self._faults)
         good = {name: target for name, target in targets.items() if target is not None}
-        return HubFile(HubSettings(good, routes, ops), origins, listen, log, admin_listen, token, op_origins)
+        return HubFile(HubSettings(good, routes, ops), origins, listen, log, admin_listen, token, op_origins, tls)
 
     def _target(self, name: str, defaults: dict[str, Any]) -> tuple[TargetSettings | None, dict[str, str]]:
         place = f"targets.{name}"
@@ -153,14 +156,24 @@ class _Reading:
             self._faults.append(f"hub.listen: it is {shown(hub['listen'])}; it must be {problem.allowed}")
             return None
 
-    def _breaker_log(self, hub: dict[str, Any]) -> Path | None:
-        if "breaker_log" not in hub:
+    def _path_of(self, hub: dict[str, Any], key: str) -> Path | None:
+        if key not in hub:
             return None
-        name = hub["breaker_log"]
+        name = hub[key]
         if not isinstance(name, str) or not name or "\0" in name:
-            self._faults.append(f"hub.breaker_log: it is {shown(name)}; it must be the path of a file")
+            self._faults.append(f"hub.{key}: it is {shown(name)}; it must be the path of a file")
             return None
         return self._folder / name
+
+    def _tls(self, hub: dict[str, Any]) -> TlsSettings | None:
+        certificate, key, client_ca = (
+            self._path_of(hub, f"tls_{each}") for each in ("certificate", "key", "client_ca")
+        )
+        given = [each for each in HUB_KEYS if each.startswith("tls_") and each in hub]
+        missing = [each for each in ("tls_certificate", "tls_key") if each not in hub]
+        if given and missing:
+            self._faults.append(f"hub.{given[0]}: it needs {' and '.join(missing)} beside it, which is not there")
+        return None if certificate is None or key is None else TlsSettings(certificate, key, client_ca)
 
     def _admin(self) -> tuple[str | None, str | None]:
         """Where the admin plane listens, and its token: either may come from elsewhere, so each is judged by itself."""

@@ -12,7 +12,7 @@ import pytest
 from relayed import ok, peer
 from served import ROOT
 
-from eaimw.config import Address, BreakerSettings, HubSettings, OpSettings, TargetSettings
+from eaimw.config import Address, BreakerSettings, HubSettings, OpSettings, TargetSettings, TlsSettings
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import KEYS, BadHubFile, HubFile, read_hub_file, value_of, with_options
 
@@ -20,6 +20,9 @@ GOOD = """
 [hub]
 listen = "127.0.0.1:8080"
 breaker_log = "logs/breaker.log"
+tls_certificate = "cert.pem"
+tls_key = "/etc/hub/key.pem"
+tls_client_ca = "ca.pem"
 [defaults]
 timeout = 4
 max_inflight = 7
@@ -85,6 +88,7 @@ def test_what_is_in_force(folder: Path) -> None:
     }
     assert file.breaker_log == folder / "logs/breaker.log"
     assert file.listen == Address("127.0.0.1", 8080)
+    assert file.tls == TlsSettings(folder / "cert.pem", Path("/etc/hub/key.pem"), folder / "ca.pem")
 
 
 def test_where_each_value_came_from(folder: Path) -> None:
@@ -202,6 +206,14 @@ read = true
         ("[targets]\nCORE = 'http://x'", "targets.CORE: it is 'http://x'; it must be a table, [targets.CORE]"),
         ("x", "it is not TOML: "),
         ("a = 1\na = 2", "it is not TOML: "),
+        ("[hub]\ntls_key = 'k'", "hub.tls_key: it needs tls_certificate beside it, which is not there"),
+        ("[hub]\ntls_certificate = 'c'", "hub.tls_certificate: it needs tls_key beside it, which is not there"),
+        ("[hub]\ntls_client_ca = 'c'", "hub.tls_client_ca: it needs tls_certificate and tls_key beside it, which"),
+        ("[hub]\ntls_certificate = 5\ntls_key = 'k'", "hub.tls_certificate: it is 5; it must be the path of a file"),
+        (
+            "[hub]\ntls_keys = 'k'",
+            "hub.tls_keys: unknown; known are listen, breaker_log, tls_certificate, tls_key, tls_cl",
+        ),
         ("ops = 5\n[targets.A]\nurl = 'http://x'", "ops: it is 5; it must be a table, [ops]"),
         ("routes = []\n[targets.A]\nurl = 'http://x'", "routes: it is []; it must be a table"),
         ("[targets.A]\nurl = 'http://x'\ntimeout = nan", "targets.A.timeout: it is nan"),
@@ -286,6 +298,7 @@ def test_what_config_prints_is_the_same_hub(folder: Path) -> None:
     assert read(folder, printed).settings == first.settings
     assert read(folder, printed).breaker_log == first.breaker_log
     assert read(folder, printed).listen == first.listen
+    assert read(folder, printed).tls == first.tls
 
 
 def test_the_relay_takes_its_targets_from_the_file(folder: Path) -> None:

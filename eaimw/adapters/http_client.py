@@ -39,7 +39,7 @@ class HttpTransport:
         self._resolver = resolver
         self._settings = settings
         self._endpoint = settings.endpoint
-        self._tls = _tls_context(name, settings)
+        self._tls = tls_context(name, settings)
         self._head = (
             f"POST {self._endpoint.path} HTTP/1.1\r\nHost: {self._endpoint.authority}\r\nUser-Agent: eaimw\r\n"
             "Accept: application/json\r\nAccept-Encoding: identity\r\nContent-Type: application/json\r\n"
@@ -245,7 +245,8 @@ class HttpTransport:
             self._set_alarm(min(left), loop)
 
 
-def _tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:
+def tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:
+    """What is trusted of an https target; None for http. Raises SettingsError for a CA file that cannot be used."""
     if not settings.endpoint.tls:
         return None
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -22,6 +23,11 @@ def config(file: Path) -> None:
     for name, value in (("hub.listen", found.listen), ("hub.breaker_log", found.breaker_log)):
         if value is not None:
             click.echo(f"{name} = {_toml(str(value))}")
+    if found.tls is not None:
+        for each in fields(found.tls):
+            path = getattr(found.tls, each.name)
+            if path is not None:
+                click.echo(f"hub.tls_{each.name} = {_toml(str(path))}")
     if found.admin_listen is not None:
         click.echo(f"admin.listen = {_toml(found.admin_listen)}")
     if found.admin_token is not None:

@@ -145,14 +145,14 @@ def relay(
     if address is not None:
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
-        ctx.exit(serve(settings, log_path, address, plane))
+        ctx.exit(serve(settings, log_path, address, plane, file.tls if file is not None else None))
     with signals():
         try:
             raise_limit(settings)
             output = _output()
             with _input(source) as fd, opened_log(log_path) as log:
                 problem = uvloop.run(_run(settings, log, plane, fd, output, backpressure))
-        except Unusable as fault:
+        except (Unusable, SettingsError) as fault:  # a setting that shows only in use, as a CA file
             problem = str(fault)
     if problem is not None:
         say(f"relay: {problem}")
