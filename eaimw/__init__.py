@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eaimw.app import Relay, open_hub, two_targets
-    from eaimw.config import BreakerSettings, HubSettings, TargetSettings
+    from eaimw.config import BreakerSettings, HubSettings, OpSettings, TargetSettings
     from eaimw.errors import EaimwError, SettingsError, Unusable
     from eaimw.hub import Hub
 
@@ -25,6 +25,7 @@ __all__ = [
     "HubSettings",
     "TargetSettings",
     "BreakerSettings",
+    "OpSettings",
     "EaimwError",
     "SettingsError",
     "Unusable",
@@ -38,6 +39,7 @@ _HOME = {
     "HubSettings": "config",
     "TargetSettings": "config",
     "BreakerSettings": "config",
+    "OpSettings": "config",
     "EaimwError": "errors",
     "SettingsError": "errors",
     "Unusable": "errors",

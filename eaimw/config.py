@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ FAIL_THRESHOLD = 5
 RESET_TIMEOUT = 10.0  # seconds
 TIMEOUT = 3.0  # seconds
 CONNECT_TIMEOUT = 0.5  # seconds
+CODE_FIELD = "code"
 INFLIGHT = 10
 CORE_URL = "http://127.0.0.1:9201/tx"
 CLAIM_URL = "http://127.0.0.1:9202/tx"
@@ -104,6 +106,12 @@ def parse_address(text: str, setting: str) -> Address:
 
 
 _is_host = re.compile(r"[A-Za-z0-9_.-]{1,253}").fullmatch
+# Letters that JSON escapes only by their number, if at all: `wire.is_suspect` knows no other spelling of a name.
+_is_code_field = re.compile(r"(?!tx_id(\.|$))[\w$@#:-]{1,64}(\.[\w$@#:-]{1,64}){0,4}", re.ASCII).fullmatch
+CODE_FIELD_ALLOWED = (
+    "1 to 5 names joined by dots, each of 1 to 64 of A-Z a-z 0-9 _ - $ @ # : and the first one not tx_id, "
+    "such as header.result_code"
+)
 _is_port = re.compile(r"[0-9]{1,5}").fullmatch
 is_token = re.compile(r"[!-~]{1,1024}").fullmatch
 TOKEN_ALLOWED = "a string of 1 to 1,024 printable ASCII characters without blanks"
@@ -127,6 +135,19 @@ class AdminSettings:
         if self.token is None and not self.address.is_loopback:
             allowed = "a loopback address such as 127.0.0.1:9300, or have a token, since others can reach it"
             raise SettingsError("admin", str(self.address), allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS for the hub's callers, from PEM files.
+
+    certificate: the server's own, and those between it and its authority after it. key: its private key, unencrypted.
+    client_ca: authorities of callers; a caller must show a certificate that one of them signed. None: none is asked.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +179,8 @@ class TargetSettings:
     connect_timeout: seconds for name look-up, connection and TLS, within `timeout`; a host that is not there is
         known sooner than a slow answer.
     ca_file: PEM file of the certificate authorities to trust for https; None: the system's.
+    code_field: where the code stands in the target's reply object; dots lead into objects within it
+        (`header.result_code`). A target with reply formats of its own need not be changed for the hub.
     """
 
     url: str
@@ -166,6 +189,7 @@ class TargetSettings:
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     connect_timeout: float = CONNECT_TIMEOUT
     ca_file: str | None = None
+    code_field: str = CODE_FIELD
 
     def __post_init__(self) -> None:
         Endpoint.parse(self.url)
@@ -177,6 +201,8 @@ class TargetSettings:
             raise SettingsError("max_inflight", self.max_inflight, f"an integer from 1 to {MAX_INFLIGHT:,}")
         if self.ca_file is not None and (not isinstance(self.ca_file, str) or not self.ca_file):
             raise SettingsError("ca_file", self.ca_file, "the path of a PEM file of certificates")
+        if not isinstance(self.code_field, str) or not _is_code_field(self.code_field):
+            raise SettingsError("code_field", self.code_field, CODE_FIELD_ALLOWED)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -185,11 +211,30 @@ class TargetSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OpSettings:
+    """What is known of an operation. Nothing acts on it yet: it is for policies to come, such as retry.
+
+    read: it changes nothing, so that doing it twice, or at two places, does no harm.
+    idempotent: done twice with the same content it has the effect of once.
+    """
+
+    read: bool = False
+    idempotent: bool = False
+
+    def __post_init__(self) -> None:
+        for setting in ("read", "idempotent"):
+            value = getattr(self, setting)
+            if type(value) is not bool:
+                raise SettingsError(setting, value, "true or false")
+
+
+@dataclass(frozen=True, slots=True)
 class HubSettings:
-    """The whole hub: its targets by name, and which target serves an `op` whose transaction names none."""
+    """The whole hub: its targets by name; which target serves an `op` whose transaction names none; ops by name."""
 
     targets: Mapping[str, TargetSettings]
     routes: Mapping[str, str] = field(default_factory=dict)
+    ops: Mapping[str, OpSettings] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.targets, Mapping) or not self.targets:
@@ -206,6 +251,13 @@ class HubSettings:
                 raise SettingsError("a route's op", op, NAME_ALLOWED)
             if name not in self.targets:
                 raise SettingsError(f"the route of {op}", name, f"one of the targets ({', '.join(self.targets)})")
+        if not isinstance(self.ops, Mapping):
+            raise SettingsError("ops", self.ops, "a mapping from op to OpSettings")
+        for op, settings in self.ops.items():
+            if not isinstance(op, str) or not is_name(op):
+                raise SettingsError("an op", op, NAME_ALLOWED)
+            if not isinstance(settings, OpSettings):
+                raise SettingsError(f"the op {op}", settings, "an OpSettings")
 
 
 def _is_seconds(value: object) -> bool:

@@ -1,11 +1,12 @@
 """hub.toml: read, checked as a whole, and turned into the frozen records of `config`.
 
-    [hub]                     listen, breaker_log, access_log
+    [hub]                     listen, breaker_log, access_log, tls_certificate, tls_key, tls_client_ca
     [admin]                   listen, token
     [defaults]                what holds for every target that does not say otherwise
-    [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file
+    [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file, code_field
     [targets.NAME.breaker]    fail_threshold, reset_timeout
     [routes]                  op = "NAME"
+    [ops.OP]                  read, idempotent
 
 Paths are taken from the file's own folder.
 
@@ -30,18 +31,22 @@ from eaimw.config import (
     Address,
     BreakerSettings,
     HubSettings,
+    OpSettings,
     TargetSettings,
+    TlsSettings,
     is_name,
     is_token,
     parse_address,
 )
 from eaimw.errors import EaimwError, SettingsError, Unusable, shown
 
-SECTIONS = ("hub", "admin", "defaults", "targets", "routes")
+SECTIONS = ("hub", "admin", "defaults", "targets", "routes", "ops")
 BUILT_IN = "built in"
 ANOTHER = "it must be another file"
 _BREAKER = tuple(each.name for each in fields(BreakerSettings))
 _TARGET = tuple(each.name for each in fields(TargetSettings) if each.name != "breaker")
+HUB_KEYS = ("listen", "breaker_log", "access_log", "tls_certificate", "tls_key", "tls_client_ca")
+OP_KEYS = tuple(each.name for each in fields(OpSettings))
 # As they are written below a target: `timeout`, `breaker.fail_threshold`.
 KEYS = (*_TARGET, *(f"breaker.{name}" for name in _BREAKER))
 
@@ -56,7 +61,10 @@ class BadHubFile(EaimwError):
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """What a file says. origins: target -> key -> where its value came from. None: the file does not say."""
+    """What a file says; None where it does not.
+
+    origins: target -> key -> where its value came from. op_origins: the same of ops.
+    """
 
     settings: HubSettings
     origins: Mapping[str, Mapping[str, str]]
@@ -65,6 +73,8 @@ class HubFile:
     access_log: Path | None = None
     admin_listen: str | None = None
     admin_token: str | None = field(default=None, repr=False)
+    op_origins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tls: TlsSettings | None = None
 
 
 def read_hub_file(path: Path) -> HubFile:
@@ -91,8 +101,9 @@ class _Reading:
         """The file's content. Raises BadHubFile."""
         self._known(self._data, SECTIONS, "")
         hub = self._table(self._data, "hub")
-        self._known(hub, ("listen", "breaker_log", "access_log"), "hub")
-        listen, log, access_log = self._listen(hub), self._log(hub, "breaker_log"), self._log(hub, "access_log")
+        self._known(hub, HUB_KEYS, "hub")
+        listen, tls = self._listen(hub), self._tls(hub)
+        log, access_log = self._path_of(hub, "breaker_log"), self._path_of(hub, "access_log")
         if is_same_file(log, access_log):
             self._faults.append(
                 f"hub.access_log: it is {shown(hub['access_log'])}, which is the breaker log; {ANOTHER}"
@@ -106,10 +117,12 @@ class _Reading:
         if not targets:
             self._faults.append("targets: there is none; a hub needs at least one, as [targets.CORE] with its url")
         routes = self._routes(targets)
+        ops, op_origins = self._ops()
         if self._faults:
             raise BadHubFile(self._path, self._faults)
         good = {name: target for name, target in targets.items() if target is not None}
-        return HubFile(HubSettings(good, routes), origins, listen, log, access_log, admin_listen, token)
+        settings = HubSettings(good, routes, ops)
+        return HubFile(settings, origins, listen, log, access_log, admin_listen, token, op_origins, tls)
 
     def _target(self, name: str, defaults: dict[str, Any]) -> tuple[TargetSettings | None, dict[str, str]]:
         place = f"targets.{name}"
@@ -152,7 +165,7 @@ class _Reading:
             self._faults.append(f"hub.listen: it is {shown(hub['listen'])}; it must be {problem.allowed}")
             return None
 
-    def _log(self, hub: dict[str, Any], key: str) -> Path | None:
+    def _path_of(self, hub: dict[str, Any], key: str) -> Path | None:
         if key not in hub:
             return None
         name = hub[key]
@@ -160,6 +173,16 @@ class _Reading:
             self._faults.append(f"hub.{key}: it is {shown(name)}; it must be the path of a file")
             return None
         return self._folder / name
+
+    def _tls(self, hub: dict[str, Any]) -> TlsSettings | None:
+        certificate, key, client_ca = (
+            self._path_of(hub, f"tls_{each}") for each in ("certificate", "key", "client_ca")
+        )
+        given = [each for each in HUB_KEYS if each.startswith("tls_") and each in hub]
+        missing = [each for each in ("tls_certificate", "tls_key") if each not in hub]
+        if given and missing:
+            self._faults.append(f"hub.{given[0]}: it needs {' and '.join(missing)} beside it, which is not there")
+        return None if certificate is None or key is None else TlsSettings(certificate, key, client_ca)
 
     def _admin(self) -> tuple[str | None, str | None]:
         """Where the admin plane listens, and its token: either may come from elsewhere, so each is judged by itself."""
@@ -184,6 +207,25 @@ class _Reading:
                 allowed = f"one of the targets ({', '.join(targets)})"
                 self._faults.append(f"routes.{op}: it is {shown(name)}; it must be {allowed}{_nearest(name, targets)}")
         return routes
+
+    def _ops(self) -> tuple[dict[str, OpSettings], dict[str, dict[str, str]]]:
+        tables = self._table(self._data, "ops")
+        ops: dict[str, OpSettings] = {}
+        origins: dict[str, dict[str, str]] = {}
+        for op in tables:
+            place = f"ops.{op}"
+            if not is_name(op):
+                self._faults.append(f"{place}: the op must be {NAME_ALLOWED}")
+            table = self._table(tables, op, place)
+            self._known(table, OP_KEYS, place)
+            ops[op] = OpSettings()
+            for key in [each for each in OP_KEYS if each in table]:
+                try:
+                    ops[op] = replace(ops[op], **{key: table[key]})
+                except SettingsError as problem:
+                    self._faults.append(f"{place}.{key}: it is {shown(table[key])}; it must be {problem.allowed}")
+            origins[op] = {key: place if key in table else BUILT_IN for key in OP_KEYS}
+        return ops, origins
 
     def _table(self, data: dict[str, Any], key: str, place: str = "") -> dict[str, Any]:
         table = data.get(key, {})

@@ -16,7 +16,7 @@ from eaimw.kernel.breaker import Permit
 from eaimw.model import Call, Reply
 from eaimw.replies import answered, failed, refused
 from eaimw.target import Handler, Target
-from eaimw.wire import judge
+from eaimw.verdict import judge_by
 
 
 class Deadline:
@@ -114,6 +114,7 @@ class Exchange:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._send = target.transport.send
+        self._judge = judge_by(target.settings.code_field)
         self._now = target.clock.monotonic
         self._figures = target.figures
 
@@ -129,7 +130,7 @@ class Exchange:
             finally:
                 ended = figures.ended(began)
             call.has_left = True
-            verdict = judge(answer, call.tx.tx_id)
+            verdict = self._judge(answer, call.tx.tx_id)
         except CallFailed as problem:
             call.has_left = problem.handed_over
             # A call cut by the caller's own budget is no sample: nobody opens a circuit for others by being impatient.

@@ -8,7 +8,7 @@ from eaimw import codes
 from eaimw.errors import CallFailed, LocalFault, NoConnection, NoReply, TimedOut
 from eaimw.model import Call, Reply
 from eaimw.ports import Random
-from eaimw.wire import Verdict
+from eaimw.verdict import Verdict
 
 # The least wait that a refusal names where nothing better is known, in seconds.
 UNKNOWN_WAIT = 1.0

@@ -1,4 +1,4 @@
-"""Bytes to records and back: transactions in, targets' answers in, replies out.
+"""Bytes to records and back: transactions in, replies out. What targets answer is read in `verdict`.
 
 msgspec reads what is plain. It lets some faults through (a key that stands twice, bad UTF-8 in what it skips, depth
 beyond our limit), so a cheap look at the bytes sends every suspect to a slow, strict reading, which also makes the
@@ -17,10 +17,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from eaimw import codes
 from eaimw.config import MAX_SECONDS, NAME_ALLOWED, is_name
-from eaimw.errors import Malformed, NoReply, shown
-from eaimw.model import Answer, Reply, Transaction
+from eaimw.errors import Malformed, shown
+from eaimw.model import Reply, Transaction
 
 MAX_BYTES = 1_048_576
 MAX_DEPTH = 100
@@ -62,7 +61,7 @@ def read_transaction(raw: bytes) -> Transaction:
     """One transaction from its bytes, without the line end. Raises Malformed: the field, what it is, what it may be."""
     if len(raw) > MAX_BYTES:
         raise Malformed(f"the transaction has {len(raw):,} bytes; at most {MAX_BYTES:,} are allowed")
-    if _is_suspect(raw):
+    if is_suspect(raw):
         return _read_strictly(raw)
     try:
         fields = _decode_fields(raw)
@@ -140,72 +139,6 @@ def from_python(tx: object) -> Transaction:
     return read_transaction(raw)
 
 
-class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """What a target's whole answer says: its code with its rule, its object as bytes, and a hub's own words."""
-
-    code: str
-    rule: codes.Rule
-    data: msgspec.Raw
-    outcome: codes.Outcome | None = None
-    retry_after_ms: int | None = None
-
-
-class _Reported(msgspec.Struct, gc=False):
-    code: Any = msgspec.UNSET
-    tx_id: Any = msgspec.UNSET
-    outcome: Any = None
-    retry_after_ms: Any = None
-
-
-_decode_reported = msgspec.json.Decoder(_Reported).decode
-
-
-def judge(answer: Answer, tx_id: str) -> Verdict:
-    """The code that a target's answer carries. Raises NoReply if it is not one whole object with a valid code."""
-    status, body = answer
-    said = "" if status == 200 else _said(status)
-    try:
-        reported = _read_reported(body)
-    except Malformed as problem:
-        raise NoReply(f"{said}{problem}") from None
-    if reported.tx_id is not msgspec.UNSET and reported.tx_id != tx_id:
-        # The object is the answer to somebody else's transaction: this caller must see nothing of it.
-        raise NoReply(f"{said}the reply has the tx_id of another transaction")
-    data = msgspec.Raw(on_one_line(body))
-    code = reported.code
-    if not codes.is_code(code):
-        found = (
-            "has no code" if code is msgspec.UNSET else f"has the code {shown(code)}, not a string of four of A-Z 0-9"
-        )
-        raise NoReply(f"{said}the reply {found}", data)
-    rule = codes.of_target(code)
-    if (
-        status != 200
-        and not _is_judged_by_body(status)
-        and not (rule.is_of_a_hub and (status == 429 or 500 <= status < 600))
-    ):
-        raise NoReply(f"{said}the reply has the code {code}", data)
-    if not rule.is_of_a_hub:
-        return Verdict(code, rule, data)
-    wait = reported.retry_after_ms
-    return Verdict(
-        code,
-        rule,
-        data,
-        reported.outcome if reported.outcome in codes.OUTCOMES else None,
-        wait if type(wait) is int and 0 <= wait <= MAX_TIMEOUT_MS else None,
-    )
-
-
-def _said(status: int) -> str:
-    return f"HTTP {status}{' (a redirect, not followed)' if 300 <= status < 400 else ''}: "
-
-
-def _is_judged_by_body(status: int) -> bool:
-    """2xx, and the caller's faults but 429: there the target has looked at the request, so its code counts."""
-    return 200 <= status < 300 or (400 <= status < 500 and status != 429)
-
-
 def write_reply(reply: Reply) -> bytes:
     """The reply as one JSON object, without a line end."""
     return _encode(reply)
@@ -224,13 +157,17 @@ def to_python(reply: Reply) -> dict[str, Any]:
 _encode = msgspec.json.Encoder().encode
 
 
-def _is_suspect(raw: bytes) -> bool:
+def is_suspect(raw: bytes) -> bool:
     """May msgspec take this for better than it is? Cheap, and never False for what it may, but for one thing.
 
     That is a name that stands twice: whoever reads looks for it. It may also stand once behind an escape: all letters
     of ours are ASCII, so \\u00.
     """
-    return b"\\u00" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH or not (raw.isascii() or _is_utf8(raw))
+    return (
+        b"\\u00" in raw
+        or (len(raw) > 2 * MAX_DEPTH and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH)  # each of them has an end
+        or not (raw.isascii() or _is_utf8(raw))
+    )
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -242,7 +179,14 @@ def _is_utf8(raw: bytes) -> bool:
 
 
 def _read_strictly(raw: bytes) -> Transaction:
-    pairs = _members(raw, "the transaction")
+    pairs: list[tuple[str, Any]] = []
+
+    def keep(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal pairs  # inner objects come first, so the last one kept is the outermost
+        pairs = members
+        return dict(members)
+
+    json_object(raw, "the transaction", keep)
     seen: dict[str, Any] = {}
     problem: str | None = None  # the first one
     for name, value in pairs:
@@ -275,28 +219,8 @@ def _is_allowed(name: str, value: object) -> bool:
     return bool(_ALLOWED[name][0](value))
 
 
-def _read_reported(body: bytes) -> _Reported:
-    """The members of a target's object that the hub looks at. Raises Malformed."""
-    if not (_is_suspect(body) or body.count(b'"code"') > 1 or body.count(b'"tx_id"') > 1):
-        try:
-            return _decode_reported(body)
-        except (msgspec.DecodeError, RecursionError):
-            pass  # the strict reading says what it is
-    pairs = _members(body, "the reply")
-    for name in ("code", "tx_id"):
-        if sum(name == member for member, _ in pairs) > 1:
-            raise Malformed(f"the reply's {name} stands twice")
-    members = dict(pairs)
-    return _Reported(
-        members.get("code", msgspec.UNSET),
-        members.get("tx_id", msgspec.UNSET),
-        members.get("outcome"),
-        members.get("retry_after_ms"),
-    )
-
-
-def _members(raw: bytes, what: str) -> list[tuple[str, Any]]:
-    """Name and value of the object's members, in order, names unescaped. Raises Malformed."""
+def json_object(raw: bytes, what: str, keep: Callable[[list[tuple[str, Any]]], dict[str, Any]]) -> dict[str, Any]:
+    """The one object, names unescaped; `keep` makes each object in it of its members. Raises Malformed."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as problem:
@@ -305,13 +229,6 @@ def _members(raw: bytes, what: str) -> list[tuple[str, Any]]:
         raise Malformed(f"{what} is not plain JSON: it starts with a byte order mark")
     if _depth_exceeds(raw, MAX_DEPTH):
         raise Malformed(f"{what} is nested deeper than {MAX_DEPTH} levels")
-    outermost: list[tuple[str, Any]] = []
-
-    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal outermost  # inner objects come first, so the last one kept is the outermost
-        outermost = pairs
-        return dict(pairs)
-
     try:
         value = json.loads(text, object_pairs_hook=keep, parse_constant=_no_constant, parse_int=_int)
     except json.JSONDecodeError as problem:
@@ -322,7 +239,7 @@ def _members(raw: bytes, what: str) -> list[tuple[str, Any]]:
         raise Malformed(f"{what} is not JSON: {problem}") from None
     if not isinstance(value, dict):
         raise Malformed(f"{what} is not one JSON object: {shown(value, 40)}")
-    return outermost
+    return value
 
 
 class _NotJson(Exception):

@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from relayed import ok, peer
 from served import ROOT
 
-from eaimw.config import Address, BreakerSettings, TargetSettings
+from eaimw.config import Address, BreakerSettings, HubSettings, OpSettings, TargetSettings, TlsSettings
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import KEYS, BadHubFile, HubFile, read_hub_file, value_of, with_options
 
@@ -20,6 +21,9 @@ GOOD = """
 listen = "127.0.0.1:8080"
 breaker_log = "logs/breaker.log"
 access_log = "logs/access.log"
+tls_certificate = "cert.pem"
+tls_key = "/etc/hub/key.pem"
+tls_client_ca = "ca.pem"
 [defaults]
 timeout = 4
 max_inflight = 7
@@ -33,8 +37,15 @@ fail_threshold = 9
 [targets."CLAIM.NEW"]
 url = "https://claim/api?x=1"
 ca_file = "ca.pem"
+code_field = "header.result_code"
 [routes]
 PAY = "CORE"
+[ops.PAY]
+idempotent = true
+[ops."LOOK.UP"]
+read = true
+idempotent = true
+[ops.CANCEL]
 """
 
 
@@ -62,13 +73,24 @@ def test_what_is_in_force(folder: Path) -> None:
     assert file.settings.targets == {
         "CORE": TargetSettings("http://core:8080", 2.5, 7, BreakerSettings(9, 0)),
         "CLAIM.NEW": TargetSettings(
-            "https://claim/api?x=1", 4, 7, BreakerSettings(reset_timeout=0), ca_file=str(folder / "ca.pem")
+            "https://claim/api?x=1",
+            4,
+            7,
+            BreakerSettings(reset_timeout=0),
+            ca_file=str(folder / "ca.pem"),
+            code_field="header.result_code",
         ),
     }
     assert file.settings.routes == {"PAY": "CORE"}
+    assert file.settings.ops == {
+        "PAY": OpSettings(read=False, idempotent=True),
+        "LOOK.UP": OpSettings(read=True, idempotent=True),
+        "CANCEL": OpSettings(),
+    }
     assert file.breaker_log == folder / "logs/breaker.log"
     assert file.access_log == folder / "logs/access.log"
     assert file.listen == Address("127.0.0.1", 8080)
+    assert file.tls == TlsSettings(folder / "cert.pem", Path("/etc/hub/key.pem"), folder / "ca.pem")
 
 
 def test_where_each_value_came_from(folder: Path) -> None:
@@ -80,10 +102,13 @@ def test_where_each_value_came_from(folder: Path) -> None:
         "max_inflight": "defaults",
         "connect_timeout": "built in",
         "ca_file": "built in",
+        "code_field": "built in",
         "breaker.fail_threshold": "targets.CORE",
         "breaker.reset_timeout": "defaults",
     }
     assert set(file.origins["CORE"]) == set(KEYS)
+    assert file.op_origins["PAY"] == {"read": "built in", "idempotent": "ops.PAY"}
+    assert set(file.op_origins["CANCEL"].values()) == {"built in"}
 
 
 def test_the_command_line_wins_for_every_target(folder: Path) -> None:
@@ -134,16 +159,26 @@ connect_timeout = true
 [routes]
 PAY = "CROE"
 "x y" = 5
+[ops]
+GET = 5
+[ops."x y"]
+[ops.PAY]
+raed = true
+retries = 3
+read = 1
+idempotent = "yes"
+[ops.A.B]
+read = true
 """
     assert faults(folder, text) == [
-        "hubb: unknown; known are hub, admin, defaults, targets, routes; did you mean hub?",
+        "hubb: unknown; known are hub, admin, defaults, targets, routes, ops; did you mean hub?",
         (
             "hub.listen: it is 8080; it must be HOST:PORT such as 127.0.0.1:9300 or [::1]:9300, the port from 0 "
             "(any free one) to 65535"
         ),
         "hub.breaker_log: it is ''; it must be the path of a file",
         "hub.access_log: it is 5; it must be the path of a file",
-        "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, breaker",
+        "defaults.url: unknown; known are timeout, max_inflight, connect_timeout, ca_file, code_field, breaker",
         (
             "defaults.breaker.fail_treshold: unknown; known are fail_threshold, reset_timeout; "
             "did you mean fail_threshold?"
@@ -152,7 +187,7 @@ PAY = "CROE"
         "targets.a b: the name must be a string of 1 to 64 of A-Z a-z 0-9 _ . -, and not - alone",
         (
             "targets.CORE.max_inflght: unknown; known are url, timeout, max_inflight, connect_timeout, ca_file, "
-            "breaker; did you mean max_inflight?"
+            "code_field, breaker; did you mean max_inflight?"
         ),
         "targets.CORE.timeout: it is '3'; it must be seconds above 0, at most 3,600",
         (
@@ -166,6 +201,13 @@ PAY = "CROE"
         "routes.PAY: it is 'CROE'; it must be one of the targets (a b, CORE, CLAIM, -); did you mean CORE?",
         "routes.x y: the op must be a string of 1 to 64 of A-Z a-z 0-9 _ . -",
         "routes.x y: it is 5; it must be one of the targets (a b, CORE, CLAIM, -)",
+        "ops.GET: it is 5; it must be a table, [ops.GET]",
+        "ops.x y: the op must be a string of 1 to 64 of A-Z a-z 0-9 _ . -",
+        "ops.PAY.raed: unknown; known are read, idempotent; did you mean read?",
+        "ops.PAY.retries: unknown; known are read, idempotent",
+        "ops.PAY.read: it is 1; it must be true or false",
+        "ops.PAY.idempotent: it is 'yes'; it must be true or false",
+        "ops.A.B: unknown; known are read, idempotent",
     ]
 
 
@@ -178,11 +220,28 @@ PAY = "CROE"
         ("[targets]\nCORE = 'http://x'", "targets.CORE: it is 'http://x'; it must be a table, [targets.CORE]"),
         ("x", "it is not TOML: "),
         ("a = 1\na = 2", "it is not TOML: "),
+        ("[hub]\ntls_key = 'k'", "hub.tls_key: it needs tls_certificate beside it, which is not there"),
+        ("[hub]\ntls_certificate = 'c'", "hub.tls_certificate: it needs tls_key beside it, which is not there"),
+        ("[hub]\ntls_client_ca = 'c'", "hub.tls_client_ca: it needs tls_certificate and tls_key beside it, which"),
+        ("[hub]\ntls_certificate = 5\ntls_key = 'k'", "hub.tls_certificate: it is 5; it must be the path of a file"),
+        (
+            "[hub]\ntls_keys = 'k'",
+            "hub.tls_keys: unknown; known are listen, breaker_log, access_log, tls_certificate, tls_key, tls_cl",
+        ),
+        ("ops = 5\n[targets.A]\nurl = 'http://x'", "ops: it is 5; it must be a table, [ops]"),
         ("routes = []\n[targets.A]\nurl = 'http://x'", "routes: it is []; it must be a table"),
         ("[targets.A]\nurl = 'http://x'\ntimeout = nan", "targets.A.timeout: it is nan"),
         ("[targets.A]\nurl = 'http://x'\ntimeout = 1979-05-27", "targets.A.timeout: it is datetime.date"),
         ("[targets.A]\nurl = ['http://x']", "targets.A.url: it is ['http://x']"),
         ("[targets.A]\nurl = 'http://x'\nca_file = 3", "targets.A.ca_file: it is 3; it must be the path of a PEM file"),
+        (
+            "[targets.A]\nurl = 'http://x'\ncode_field = 'a..b'",
+            "targets.A.code_field: it is 'a..b'; it must be 1 to 5 names",
+        ),
+        (
+            "[defaults]\ncode_field = 5",
+            "defaults.code_field: it is 5; it must be 1 to 5 names joined by dots, each of 1",
+        ),
         ("[targets.A]\nurl = 'http://x'\n[targets.A.breaker]\nreset_timeout = -1", "targets.A.breaker.reset_timeout: "),
     ],
 )
@@ -204,7 +263,23 @@ def test_a_file_that_cannot_be_read(folder: Path) -> None:
 def test_every_setting_has_its_key() -> None:
     """What TargetSettings and BreakerSettings have can be written in the file."""
     target = TargetSettings("http://x")
-    assert [value_of(target, key) for key in KEYS] == ["http://x", 3.0, 10, 0.5, None, 5, 10.0]
+    assert [value_of(target, key) for key in KEYS] == ["http://x", 3.0, 10, 0.5, None, "code", 5, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("ops", "words"),
+    [
+        ([], "ops must be a mapping from op to OpSettings"),
+        ({"x y": OpSettings()}, "an op must be a string of 1 to 64"),
+        ({"PAY": {"read": True}}, "the op PAY must be an OpSettings"),
+    ],
+)
+def test_ops_from_python_are_checked_as_well(ops: Any, words: str) -> None:
+    """SettingsError naming the op and what is allowed; a value that is no bool likewise."""
+    with pytest.raises(SettingsError, match=words):
+        HubSettings({"CORE": TargetSettings("http://x")}, ops=ops)
+    with pytest.raises(SettingsError, match="idempotent must be true or false, not 1"):
+        OpSettings(idempotent=1)  # type: ignore[arg-type]
 
 
 # The commands.
@@ -233,10 +308,12 @@ def test_what_config_prints_is_the_same_hub(folder: Path) -> None:
     assert "timeout = 2.5  # targets.CORE" in printed
     assert "max_inflight = 7  # defaults" in printed
     assert "connect_timeout = 0.5  # built in" in printed
+    assert "[ops.PAY]\nread = false  # built in\nidempotent = true  # ops.PAY\n" in printed
     assert read(folder, printed).settings == first.settings
     assert read(folder, printed).breaker_log == first.breaker_log
     assert read(folder, printed).access_log == first.access_log
     assert read(folder, printed).listen == first.listen
+    assert read(folder, printed).tls == first.tls
 
 
 def test_the_relay_takes_its_targets_from_the_file(folder: Path) -> None:

@@ -19,6 +19,7 @@ LEVELS = (
     {"model", "config"},
     {"hub_file"},
     {"ports", "wire", "figures"},
+    {"verdict"},
     {"replies", "target"},
     {"layers"},
     {"stack"},

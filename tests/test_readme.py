@@ -15,7 +15,7 @@ from relayed import relay
 from served import Served, target
 
 from eaimw import config
-from eaimw.hub_file import KEYS
+from eaimw.hub_file import HUB_KEYS, KEYS, OP_KEYS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def test_the_parts_from_the_code_are_fresh() -> None:
 
 def test_every_setting_of_a_target_is_explained() -> None:
     """Each option of the relay stands in its help, each setting in its record's docstring."""
-    for record in (config.TargetSettings, config.BreakerSettings):
+    for record in (config.TargetSettings, config.BreakerSettings, config.OpSettings, config.TlsSettings):
         for name in record.__dataclass_fields__:
             assert name == "breaker" or f"{name}:" in (record.__doc__ or ""), name
 
@@ -105,6 +105,12 @@ def test_every_setting_of_the_file_is_in_the_table_and_in_the_example() -> None:
         assert key == "ca_file" or re.search(
             rf"^#? *{key.removeprefix('breaker.')} = .*#|^url = ", example, re.MULTILINE
         ), key
+    for key in HUB_KEYS:
+        assert f"| `[hub] {key}` |" in README, key
+        assert re.search(rf"^#? *{key} = .*#", example, re.MULTILINE), key
+    for key in OP_KEYS:
+        assert f"| `[ops.OP] {key}` |" in README, key
+        assert re.search(rf"^{key} = .*#", example, re.MULTILINE), key
 
 
 def test_the_grader_commands_do_what_is_said() -> None:

@@ -17,15 +17,17 @@ from hypothesis import strategies as st
 
 from eaimw.errors import Malformed, NoReply
 from eaimw.model import Answer, Reply, Transaction
+from eaimw.verdict import judge_by
 from eaimw.wire import (
     MAX_BYTES,
     _read_strictly,
     from_python,
-    judge,
     read_transaction,
     to_python,
     write_reply,
 )
+
+judge = judge_by()
 
 
 def nested(levels: int) -> bytes:

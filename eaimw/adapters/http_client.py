@@ -40,7 +40,7 @@ class HttpTransport:
         self._resolver = resolver
         self._settings = settings
         self._endpoint = settings.endpoint
-        self._tls = _tls_context(name, settings)
+        self._tls = tls_context(name, settings)
         self._head = (
             f"POST {self._endpoint.path} HTTP/1.1\r\nHost: {self._endpoint.authority}\r\nUser-Agent: eaimw\r\n"
             "Accept: application/json\r\nAccept-Encoding: identity\r\nContent-Type: application/json\r\n"
@@ -266,7 +266,8 @@ def _give_up(connecting: asyncio.Task[Connection]) -> None:
         connecting.result().abort()
 
 
-def _tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:
+def tls_context(name: str, settings: TargetSettings) -> ssl.SSLContext | None:
+    """What is trusted of an https target; None for http. Raises SettingsError for a CA file that cannot be used."""
     if not settings.endpoint.tls:
         return None
     try:

@@ -16,6 +16,7 @@ from typing import Any
 from eaimw import codes
 from eaimw.adapters.drive import Drive
 from eaimw.adapters.http_request import ALLOWED, Arrivals, Head, Refused, Request, RequestReader
+from eaimw.adapters.server_tls import BACKLOG, TlsListener, untaken
 from eaimw.config import Address
 from eaimw.errors import Malformed, Unusable
 from eaimw.hub import Hub
@@ -35,7 +36,7 @@ ANSWERS_PER_TURN = 16
 
 
 class HttpServer:
-    """Serves a hub on one address, from `start()` to `close()`. url: where, once it is started."""
+    """Serves a hub on one address, from `start()` to `close()`. url: where, once it is started. tls: for HTTPS."""
 
     def __init__(self, hub: Hub, *, tls: ssl.SSLContext | None = None, max_connections: int = MAX_CONNECTIONS) -> None:
         self.hub = hub
@@ -45,17 +46,24 @@ class HttpServer:
         self.connections: set[_Connection] = set()
         self.calls = 0  # under way
         self.arrivals = Arrivals()
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsListener | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self, address: Address) -> None:
         """Listen. Raises Unusable."""
         loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {} if self.tls is None else {"ssl_handshake_timeout": ARRIVAL_LIMIT}
         try:
-            self._server = await loop.create_server(
-                lambda: _Connection(self), address.host, address.port, ssl=self.tls, backlog=1024, **options
-            )
+            if self.tls is None:
+                self._server = await loop.create_server(lambda: _Connection(self), *address, backlog=BACKLOG)
+            else:
+                self._server = TlsListener(
+                    self.tls,
+                    lambda: _Connection(self),
+                    room=lambda: self.max_connections - len(self.connections),
+                    limit=ARRIVAL_LIMIT,
+                    farewell=IDLE_LIMIT,  # `look` ends it sooner where nothing is left to be taken
+                )
+                await self._server.open(address)
         except (OSError, UnicodeError) as problem:
             raise Unusable(
                 f"cannot listen on {address}: {getattr(problem, 'strerror', None) or problem}; "
@@ -76,7 +84,9 @@ class HttpServer:
         """Listen no more, and end every connection."""
         if self._sweep is not None:
             self._sweep.cancel()
-        if self._server is not None:
+        if isinstance(self._server, TlsListener):
+            await self._server.close()
+        elif self._server is not None:
             self._server.close()
         for connection in [*self.connections]:
             connection.close()
@@ -115,7 +125,14 @@ class _Connection(asyncio.Protocol):
     @property
     def has_work(self) -> bool:
         """Is a reply of it not yet out?"""
-        return self._is_busy or bool(self._waiting) or self._transport.get_write_buffer_size() > 0
+        return self._is_busy or bool(self._waiting) or self._is_untaken
+
+    @property
+    def _is_untaken(self) -> bool:
+        """Has the caller not yet taken all that was written?"""
+        if self._transport.get_write_buffer_size() > 0:
+            return True
+        return self._server.tls is not None and untaken(self._transport.get_extra_info("socket")) > 0
 
     def close(self) -> None:
         """End it when what was written is out."""
@@ -130,13 +147,13 @@ class _Connection(asyncio.Protocol):
     def look(self, now: float) -> None:
         """End what has taken too long."""
         age = now - self._since
-        if self._is_stuck:
+        if self._is_stuck or (self._server.hub.is_going_down and self._is_untaken):
             if age > (STUCK_LIMIT if self._server.hub.is_going_down else IDLE_LIMIT):
                 self.abort()
         elif self._is_busy or self._waiting:
             return
         elif self._is_deaf:
-            if age > LINGER_LIMIT:
+            if age > (IDLE_LIMIT if self._is_untaken else LINGER_LIMIT):
                 self.abort()
         elif self._reader.is_arriving:
             if age > ARRIVAL_LIMIT:

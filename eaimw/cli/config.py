@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import click
 
 from eaimw.cli.files import read
-from eaimw.hub_file import KEYS, value_of
+from eaimw.hub_file import KEYS, OP_KEYS, value_of
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 def config(file: Path) -> None:
-    """Show what is in force for each target of a hub.toml, and where each value came from.
+    """Show what is in force for each target and op of a hub.toml, and where each value came from.
 
     What it prints is itself a hub.toml. Exit status as `eaimw check`.
     """
@@ -23,13 +24,18 @@ def config(file: Path) -> None:
         value = getattr(found, key)
         if value is not None:
             click.echo(f"hub.{key} = {_toml(str(value))}")
+    if found.tls is not None:
+        for each in fields(found.tls):
+            path = getattr(found.tls, each.name)
+            if path is not None:
+                click.echo(f"hub.tls_{each.name} = {_toml(str(path))}")
     if found.admin_listen is not None:
         click.echo(f"admin.listen = {_toml(found.admin_listen)}")
     if found.admin_token is not None:
         click.echo("# admin.token: there is one; it is not shown")
     click.echo()
     for name, target in found.settings.targets.items():
-        click.echo(f"[targets.{_toml(name)}]" if "." in name else f"[targets.{name}]")
+        click.echo(f"[targets.{_key(name)}]")
         for key in KEYS:
             value = value_of(target, key)
             if value is not None:
@@ -38,9 +44,20 @@ def config(file: Path) -> None:
     if found.settings.routes:
         click.echo("[routes]")
         for op, name in found.settings.routes.items():
-            click.echo(f"{_toml(op) if '.' in op else op} = {_toml(name)}")
+            click.echo(f"{_key(op)} = {_toml(name)}")
+        click.echo()
+    for op, settings in found.settings.ops.items():
+        click.echo(f"[ops.{_key(op)}]")
+        for key in OP_KEYS:
+            click.echo(f"{key} = {_toml(getattr(settings, key))}  # {found.op_origins[op][key]}")
+        click.echo()
+
+
+def _key(name: str) -> str:
+    """A name as TOML spells it where it is a key."""
+    return _toml(name) if "." in name else name
 
 
 def _toml(value: object) -> str:
-    """A value as TOML spells it; for numbers and for the strings that a hub.toml has that is as JSON does."""
+    """A value as TOML spells it; for numbers, truth and the strings that a hub.toml has that is as JSON does."""
     return json.dumps(value, ensure_ascii=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from eaimw.errors import Unusable
+from eaimw.errors import SettingsError, Unusable, shown
 from eaimw.hub_file import BadHubFile, HubFile, read_hub_file
 
 
@@ -21,3 +21,22 @@ def read(path: Path) -> HubFile:
     except BadHubFile as problem:
         click.echo(str(problem), err=True)
         sys.exit(2)
+
+
+def faults_of_pem_files(file: HubFile) -> list[str]:
+    """What is wrong with the certificates, keys and authorities that a file names, each with its place."""
+    from eaimw.adapters.http_client import tls_context
+    from eaimw.adapters.server_tls import server_context
+
+    faults: list[str] = []
+    if file.tls is not None:
+        try:
+            server_context(file.tls)
+        except Unusable as problem:
+            faults += str(problem).splitlines()
+    for name, target in file.settings.targets.items():
+        try:
+            tls_context(name, target)
+        except SettingsError as problem:
+            faults.append(f"targets.{name}.ca_file: it is {shown(target.ca_file)}; it must be {problem.allowed}")
+    return faults

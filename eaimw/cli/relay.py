@@ -143,14 +143,14 @@ def relay(
     if address is not None:
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
-        ctx.exit(serve(settings, paths, address, plane))
+        ctx.exit(serve(settings, paths, address, plane, file.tls if file is not None else None))
     with signals():
         try:
             raise_limit(settings)
             output = output_fd()
             with input_fd(source, "relay") as fd, opened_logs(paths) as logs:
                 problem = uvloop.run(_run(settings, logs, plane, fd, output, backpressure))
-        except Unusable as fault:
+        except (Unusable, SettingsError) as fault:  # a setting that shows only in use, as a CA file
             problem = str(fault)
     if problem is not None:
         say(f"relay: {problem}")

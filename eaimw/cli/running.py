@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import resource
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 import uvloop
 
 from eaimw.adapters.http_server import MAX_CONNECTIONS, HttpServer
+from eaimw.adapters.server_tls import server_context
 from eaimw.app import open_hub, say
 from eaimw.cli.admin import admin_plane
 from eaimw.cli.logs import LogPaths, Logs, opened_logs
-from eaimw.config import NO_TARGET, Address, AdminSettings, HubSettings
-from eaimw.errors import Unusable
+from eaimw.config import NO_TARGET, Address, AdminSettings, HubSettings, TlsSettings
+from eaimw.errors import SettingsError, Unusable
 from eaimw.hub import Hub
 from eaimw.target import CodeCounts
 
@@ -25,30 +27,42 @@ SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(settings: HubSettings, paths: LogPaths, address: Address, plane: AdminSettings | None) -> int:
-    """Serve HTTP until a signal ends it. The exit status: 0, or 1 if a log or the address cannot be used."""
+def serve(
+    settings: HubSettings,
+    paths: LogPaths,
+    address: Address,
+    plane: AdminSettings | None,
+    tls: TlsSettings | None = None,
+) -> int:
+    """Serve HTTP until a signal ends it. The exit status: 0, or 1 if a log, the address or a PEM file is no good."""
     with signals():
         try:
+            context = None if tls is None else server_context(tls)
             raise_limit(settings, callers=MAX_CONNECTIONS)
             # Callers get what the calls leave: they must not take the descriptors that the targets need.
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             free = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft - _needed(settings)
             connections = max(10, min(MAX_CONNECTIONS, free))
             with opened_logs(paths) as logs:
-                uvloop.run(_serve(settings, logs, address, plane, connections))
-        except Unusable as fault:
+                uvloop.run(_serve(settings, logs, address, plane, context, connections))
+        except (Unusable, SettingsError) as fault:  # a setting that shows only in use, as a CA file
             say(f"relay: {fault}")
             return 1
     return 0
 
 
 async def _serve(
-    settings: HubSettings, logs: Logs, address: Address, plane: AdminSettings | None, max_connections: int
+    settings: HubSettings,
+    logs: Logs,
+    address: Address,
+    plane: AdminSettings | None,
+    tls: ssl.SSLContext | None,
+    max_connections: int,
 ) -> None:
     started = time.monotonic()
     ended = asyncio.Event()
     async with open_hub(settings, breaker_log=logs.breaker, access_log=logs.access) as hub:
-        server = HttpServer(hub, max_connections=max_connections)
+        server = HttpServer(hub, tls=tls, max_connections=max_connections)
         await server.start(address)
         try:
             heed_signals(ended.set, logs)

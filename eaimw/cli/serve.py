@@ -16,7 +16,7 @@ from eaimw.cli.running import serve as run
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.pass_context
 def serve(ctx: click.Context, /, file: Path) -> None:
-    """Serve the hub of a hub.toml over HTTP, at its [hub] listen.
+    """Serve the hub of a hub.toml over HTTP, or HTTPS where it has a certificate, at its [hub] listen.
 
     The breaker log is the file's, or breaker.log in the working directory; there is an access log if the file names
     one. Exit status: 0 ended by a signal; 1 file, log or address could not be used; 2 the file has faults.
@@ -26,4 +26,4 @@ def serve(ctx: click.Context, /, file: Path) -> None:
         raise click.UsageError(f'{file} has no [hub] listen; add it, such as listen = "127.0.0.1:8080"')
     plane = admin_settings(ctx, None, found)
     paths = log_paths(ctx, found.breaker_log or Path("breaker.log"), found)
-    ctx.exit(run(found.settings, paths, found.listen, plane))
+    ctx.exit(run(found.settings, paths, found.listen, plane, found.tls))
