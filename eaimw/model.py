@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -64,7 +64,7 @@ class Call:
         self.state: State | None = None
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A whole HTTP reply of a target, not yet judged."""
 
     status: int

@@ -16,7 +16,7 @@ ORDER = (
 
 def build(target: Target) -> Handler:
     """The target's stack, down to its transport."""
-    handler: Handler = Exchange(target)
+    handler: Handler = Exchange(target).__call__
     for layer, _ in reversed(ORDER):
-        handler = layer(handler, target)
+        handler = layer(handler, target).__call__  # bound: found once, not at each call
     return handler

@@ -40,7 +40,7 @@ def judge_by(code_field: str = CODE_FIELD) -> Judge:
 
     def judge(answer: Answer, tx_id: str) -> Verdict:
         """The code that a target's answer carries. Raises NoReply if it is not one whole object with a valid code."""
-        status, body = answer
+        status, body = answer.status, answer.body
         said = "" if status == 200 else _said(status)
         try:
             reported = read(body)

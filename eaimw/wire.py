@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from eaimw.config import MAX_SECONDS, NAME_ALLOWED, is_name
 from eaimw.errors import Malformed, shown
@@ -34,11 +35,11 @@ class _Fields(msgspec.Struct, gc=False):
     """What msgspec reads of a transaction; the bounds are checked after it."""
 
     tx_id: str
-    target: str | None = ""
-    op: str | None = ""
-    priority: str = "normal"
-    timeout_ms: int = 0
-    idempotency_key: str | None = ""
+    target: str | UnsetType = UNSET
+    op: str | UnsetType = UNSET
+    priority: str | UnsetType = UNSET
+    timeout_ms: int | UnsetType = UNSET
+    idempotency_key: str | UnsetType = UNSET
 
 
 # field -> (is the value allowed?, what is allowed)
@@ -67,35 +68,33 @@ def read_transaction(raw: bytes) -> Transaction:
         fields = _decode_fields(raw)
     except (msgspec.DecodeError, RecursionError):
         return _read_strictly(raw)
-    target, op, timeout_ms, key = fields.target, fields.op, fields.timeout_ms, fields.idempotency_key
+    target, op = fields.target, fields.op
     count = raw.count
+    # Where a name of ours stands a second time, in a value perhaps, the strict reading tells what it is.
     if (
-        # A name that stands twice, or in a value; and what was given empty, null or 0 looks in `fields` like what was
-        # not given. The strict reading tells them apart.
-        count(b'"tx_id"') != 1
-        or count(b'"target"') != (1 if target else 0)
-        or count(b'"op"') != (1 if op else 0)
-        or count(b'"timeout_ms"') != (1 if timeout_ms else 0)
-        or count(b'"idempotency_key"') != (1 if key else 0)
-        or count(b'"priority"') > 1
-        or not is_tx_id(fields.tx_id)
-        or not (target or op)
-        or (target and not _is_common_name(target))
-        or (op and not _is_common_name(op))
-        or (fields.priority != "normal" and fields.priority not in _PRIORITIES)
-        or not 0 <= timeout_ms <= MAX_TIMEOUT_MS
-        or (key and len(key) > 256)
+        not is_tx_id(fields.tx_id)
+        or count(b'"tx_id"') > 1
+        or (target is UNSET and op is UNSET)
+        or (target is not UNSET and (not _is_common_name(target) or count(b'"target"') > 1))
+        or (op is not UNSET and (not _is_common_name(op) or count(b'"op"') > 1))
     ):
         return _read_strictly(raw)
-    return Transaction(
-        fields.tx_id,
-        raw,
-        target or None,
-        op or None,
-        fields.priority,  # type: ignore[arg-type]
-        timeout_ms or None,
-        key or None,
-    )
+    tx = Transaction(fields.tx_id, raw, target or None, op or None)
+    if fields.priority is UNSET and fields.timeout_ms is UNSET and fields.idempotency_key is UNSET:
+        return tx
+    return _with_rarer_fields(tx, fields)
+
+
+def _with_rarer_fields(tx: Transaction, fields: _Fields) -> Transaction:
+    added: dict[str, Any] = {}
+    for name in ("priority", "timeout_ms", "idempotency_key"):
+        value = getattr(fields, name)
+        if value is UNSET:
+            continue
+        if not _is_allowed(name, value) or tx.raw.count(f'"{name}"'.encode()) > 1:
+            return _read_strictly(tx.raw)
+        added[name] = value
+    return msgspec.structs.replace(tx, **added)
 
 
 @lru_cache(1024)
@@ -164,7 +163,7 @@ def is_suspect(raw: bytes) -> bool:
     of ours are ASCII, so \\u00.
     """
     return (
-        b"\\u00" in raw
+        (_BACKSLASH in raw and b"\\u00" in raw)
         or (len(raw) > 2 * MAX_DEPTH and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH)  # each of them has an end
         or not (raw.isascii() or _is_utf8(raw))
     )
@@ -282,9 +281,9 @@ def _has_lone_surrogate(value: object) -> bool:
 
 def on_one_line(body: bytes) -> bytes:
     """The object's bytes with line ends (in JSON they stand only between tokens) as spaces."""
-    if body[-1:] == b"}" and body[:1] == b"{" and b"\n" not in body and b"\r" not in body:
-        return body  # as it mostly is
-    return body.strip(b" \t\r\n").translate(_LINE_ENDS)
+    body = body.strip(b" \t\r\n")
+    return body.translate(_LINE_ENDS) if _LF in body or _CR in body else body
 
 
+_LF, _CR, _BACKSLASH = b"\n\r\\"  # a number is found in bytes four times as fast as a byte
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")

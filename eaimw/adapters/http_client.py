@@ -58,15 +58,10 @@ class HttpTransport:
         """One exchange, over by the call's deadline. Raises TimedOut, NoConnection, NoReply or LocalFault."""
         now = self._clock.monotonic()
         connection = self._take_idle(now)
-        loop = asyncio.get_running_loop()
         if connection is None:
-            connecting = loop.create_task(self._connect(call, now))  # a task, for its limits of time
-            try:
-                connection = await connecting
-            except asyncio.CancelledError:
-                connecting.add_done_callback(_give_up)
-                raise
+            connection = await self._connected(call, now)
             now = self._clock.monotonic()
+        loop = connection.loop
         waiter: Waiter[Answer] = Waiter(loop=loop)
         self._busy.add(connection)
         try:
@@ -167,6 +162,15 @@ class HttpTransport:
         self._sweep = None
         if keep:
             self._sweep = loop.call_later(keep[0].idle_since - oldest_allowed, self._drop_old, loop)
+
+    async def _connected(self, call: Call, now: float) -> Connection:
+        """`_connect` as a task of its own, which its limits of time need; cancelled, it leaves nothing behind."""
+        connecting = asyncio.get_running_loop().create_task(self._connect(call, now))
+        try:
+            return await connecting
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_give_up)
+            raise
 
     async def _connect(self, call: Call, now: float) -> Connection:
         """A new connection, TLS included. The addresses share the time: a silent one leaves the next its part."""

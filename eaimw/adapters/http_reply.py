@@ -35,6 +35,8 @@ class Connection(asyncio.Protocol):
     is_closed: it has ended, or must not be used any more. deadline: of the exchange under way, on the hub's clock.
     """
 
+    loop: asyncio.AbstractEventLoop
+
     def __init__(self) -> None:
         self._transport: Any = None
         self._parser = httptools.HttpResponseParser(self)
@@ -107,7 +109,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._gone = asyncio.get_running_loop().create_future()
+        self.loop = asyncio.get_running_loop()  # asked once: it is a call of the system
+        self._gone = self.loop.create_future()
         sock = transport.get_extra_info("socket")
         if sock is not None:
             poller = select.poll()

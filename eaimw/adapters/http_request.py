@@ -10,6 +10,7 @@ from collections import deque
 from typing import NamedTuple
 
 import httptools
+import msgspec
 
 from eaimw.wire import MAX_BYTES
 
@@ -34,17 +35,17 @@ class Refused(NamedTuple):
     is_final: bool  # the framing is in doubt: nothing more of this connection is read
 
 
-class Head(NamedTuple):
+class Head(msgspec.Struct, frozen=True):
     """What a request's head says. headers: those that are passed on, by their names in lower case."""
 
     method: bytes = b""
     path: bytes = b""
-    headers: dict[bytes, bytes] = {}  # noqa: RUF012 - never changed
+    headers: dict[bytes, bytes] = {}
     keeps_alive: bool = False
     is_old: bool = False  # HTTP/1.0, which keeps a connection only if it is told so
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """A request that has arrived, or was refused on the way."""
 
     head: Head
