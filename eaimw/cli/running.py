@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 import signal
 import ssl
@@ -66,6 +67,8 @@ async def _serve(
         await server.start(address)
         try:
             heed_signals(ended.set, logs)
+            gc.collect()
+            gc.freeze()  # what was made to start lives for ever: to look through it again would hold everybody up
             say(f"listening on {server.url}")
             async with admin_plane(hub, logs, plane):
                 await ended.wait()

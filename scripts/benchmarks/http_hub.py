@@ -16,7 +16,19 @@ from pathlib import Path
 
 import requests
 from load import TARGETS, Figures, open_loop, percentile, wrk
-from servers import RUNS, Running, free_port, haproxy, hub, nginx, processor_seconds, resident_mib, silent
+from servers import (
+    OTHER_CORE,
+    RUNS,
+    Running,
+    free_port,
+    haproxy,
+    hub,
+    nginx,
+    pinned,
+    processor_seconds,
+    resident_mib,
+    silent,
+)
 
 CONNECTIONS = 32
 SECONDS = 4.0
@@ -164,7 +176,8 @@ def slow_ones(theirs: Running, ours: Running, rate: float) -> None:
     tails: Measured = {"HAProxy": [], "eaimw": []}
     for _ in range(RUNS):
         for name, port in (("HAProxy", theirs.port), ("eaimw", ours.port)):
-            tails[name].append(percentile(open_loop(port, rate, OPEN_SECONDS), 0.999) * 1e6)
+            with pinned(OTHER_CORE):
+                tails[name].append(percentile(open_loop(port, rate, OPEN_SECONDS), 0.999) * 1e6)
     medians = {name: statistics.median(values) for name, values in tails.items()}
     print(
         f"\nOpen loop (Poisson) at {rate:,.0f} transactions a second, half of what eaimw can do; p99.9 in us\n"

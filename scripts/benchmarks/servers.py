@@ -30,10 +30,22 @@ class Running(NamedTuple):
     pid: int
 
 
+CORES = sorted(os.sched_getaffinity(0))
+
+
 def pin(index: int) -> None:
-    """Keep this process on one of the cores it may use."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[index]})
+    """Keep this process on one of the cores that the benchmark may use."""
+    os.sched_setaffinity(0, {CORES[index]})
+
+
+@contextlib.contextmanager
+def pinned(index: int) -> Iterator[None]:
+    """As `pin`, for the block."""
+    pin(index)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, CORES)
 
 
 def free_port() -> int:
