@@ -505,7 +505,7 @@ def test_a_slow_sender_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> No
             await server.start(Address("127.0.0.1", 0))
             await asyncio.to_thread(call, int(server.url.rpartition(":")[2]))
             await server.close()
-            assert server.connections == set()
+            assert server.connections == {}
             assert server.arrivals.bytes == 0
 
     asyncio.run(story())

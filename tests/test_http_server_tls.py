@@ -119,7 +119,7 @@ def in_process(
                 await story(server, int(server.url.rpartition(":")[2]))
             finally:
                 await server.close()
-            assert server.connections == set()
+            assert server.connections == {}
             assert server.arrivals.bytes == 0
 
     run_alone(loop, tell)

@@ -46,8 +46,8 @@ class HttpTransport:
             "Accept: application/json\r\nAccept-Encoding: identity\r\nContent-Type: application/json\r\n"
         ).encode()
         self._idle: list[Connection] = []  # the last one in is the first one out, so the oldest are in front
-        self._busy: set[Connection] = set()
-        self._connecting: set[asyncio.Timeout] = set()
+        self._busy: dict[Connection, None] = {}  # in order: what is ended together ends alike in every run
+        self._connecting: dict[asyncio.Timeout, None] = {}
         self._sweep: asyncio.TimerHandle | None = None  # of idle connections
         self._alarm: asyncio.TimerHandle | None = None  # for the nearest deadline
         self._alarm_at = 0.0
@@ -63,7 +63,7 @@ class HttpTransport:
             now = self._clock.monotonic()
         loop = connection.loop
         waiter: Waiter[Answer] = Waiter(loop=loop)
-        self._busy.add(connection)
+        self._busy[connection] = None
         try:
             request = self._request(call, now)
             self._watch(call.deadline, loop)
@@ -76,7 +76,7 @@ class HttpTransport:
             connection.abort()  # the caller's task was cancelled: what comes now is nobody's
             raise
         finally:
-            self._busy.discard(connection)
+            del self._busy[connection]
             self._put_back(connection, loop)
 
     async def close(self) -> None:
@@ -86,7 +86,7 @@ class HttpTransport:
             if timer is not None:
                 timer.cancel()
         self._sweep = self._alarm = None
-        for limit in self._connecting:
+        for limit in [*self._connecting]:
             limit.reschedule(asyncio.get_running_loop().time())
         ending = [*self._idle, *self._busy]
         self._idle.clear()
@@ -215,11 +215,11 @@ class HttpTransport:
         """A part of connecting: takes no longer, and `close()` ends it at once. Raises TimeoutError, LocalFault."""
         try:
             async with asyncio.timeout(seconds) as limit:
-                self._connecting.add(limit)
+                self._connecting[limit] = None
                 try:
                     yield
                 finally:
-                    self._connecting.discard(limit)
+                    del self._connecting[limit]
         except TimeoutError:
             if self._is_closed:
                 raise LocalFault(_CLOSED, handed_over=False) from None

@@ -43,7 +43,7 @@ class HttpServer:
         self.url = ""
         self.tls = tls
         self.max_connections = max_connections
-        self.connections: set[_Connection] = set()
+        self.connections: dict[_Connection, None] = {}  # in order: a run can be repeated
         self.calls = 0  # under way
         self.arrivals = Arrivals()
         self._server: asyncio.Server | TlsListener | None = None
@@ -166,14 +166,14 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._server.connections.add(self)
+        self._server.connections[self] = None
         if len(self._server.connections) > self._server.max_connections:
             message = f"the hub has {self._server.max_connections:,} connections, which is its limit"
             self._hear_no_more()
             self._write(self._server.hub.refusal(codes.SHED, message), Request(Head(), b""))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         self._hear_no_more()
 
     def eof_received(self) -> bool:
