@@ -73,7 +73,7 @@ def study(seed: int, layers: int, attempts: int) -> Findings:
     )
     retry_note = (
         "The hub itself has no retry yet: the attempts are made by a small client before each hub, at once, after "
-        "E500, E901 and E902 alone. Nor has it a budget for retries, which would bound this by calls, not by layers.",
+        "E500, E901 and E902 alone. Nor has it a budget for retries, which would bound this by calls, not by layers."
     )
     return Findings("amplify", seed, Table(COLUMNS, rows), (figures_note, retry_note))
 
