@@ -50,15 +50,13 @@ def show(findings: Findings, as_json: bool) -> None:
 
 
 def table_lines(table: Table) -> list[str]:
-    """The names of the columns, the rows, and where the figures come from. Names stand left, figures right."""
+    """The names of the columns, the rows, and where the figures come from. Names stand left, numbers right."""
     cells = [[_shown(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
     names = [column.name for column in table.columns]
     widths = [max(map(len, each)) for each in zip(names, *cells, strict=True)]
+    sides = ["<" if all(isinstance(cell, str) for cell in each) else ">" for each in zip(*table.rows, strict=True)]
     lines = [
-        GAP.join(
-            f"{cell:<{width}}" if column.kind is None else f"{cell:>{width}}"
-            for cell, width, column in zip(row, widths, table.columns, strict=True)
-        ).rstrip()
+        GAP.join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
         for row in (names, *cells)
     ]
     return [*lines, *_wrapped(origin(table))]
