@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -38,6 +39,10 @@ def found(name: str) -> Findings:
 
 def rows(name: str) -> list[dict[str, Any]]:
     return found(name).table.records()
+
+
+def without_seed(findings: Findings) -> Findings:
+    return replace(findings, seed=0)
 
 
 def beside(name: str, number: int) -> list[dict[str, Any]]:
@@ -86,13 +91,13 @@ def test_json_has_what_the_table_has(name: str) -> None:
 @pytest.mark.parametrize("name", ["cascade", "backlog", "amplify"])
 def test_where_nothing_is_left_to_chance_the_seed_changes_nothing(name: str) -> None:
     """As the help of these says."""
-    assert STUDIES[name](2).table == found(name).table
+    assert without_seed(STUDIES[name](2)) == without_seed(found(name))
 
 
 @pytest.mark.parametrize("name", ["synchrony", "recover", "size"])
 def test_another_seed_is_another_run(name: str) -> None:
     """Where chance plays a part."""
-    assert STUDIES[name](2).table != found(name).table
+    assert without_seed(STUDIES[name](2)) != without_seed(found(name))
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
 GAP = "  "
 WIDTH = 100  # columns of a sentence, where no terminal says otherwise
-MOST_SEED = 2**63 - 1
 
 seed_option = click.option(
     "--seed",
-    type=click.IntRange(0, MOST_SEED),
+    type=click.IntRange(min=0),
     metavar="N",
     default=1,
     show_default=True,
-    help="What all chance comes from; the same seed gives the same figures. 0 or more.",
+    help="What all chance comes from; the same seed gives the same figures.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 
@@ -39,14 +38,20 @@ def show(findings: Findings, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(findings.record(), allow_nan=False))
         return
-    lines = table_lines(findings.table)
-    for table in findings.beside:
-        lines += ["", *_wrapped(table.title), *table_lines(table)]
+    lines = tables(findings)
     if findings.notes:
         lines.append("")
         for note in findings.notes:
             lines += _wrapped(note)
     click.echo("\n".join(lines))
+
+
+def tables(findings: Findings) -> list[str]:
+    """The lines of its table, and of those beside it."""
+    lines = table_lines(findings.table)
+    for table in findings.beside:
+        lines += ["", *_wrapped(table.title), *table_lines(table)]
+    return lines
 
 
 def table_lines(table: Table) -> list[str]:

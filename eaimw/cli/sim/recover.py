@@ -11,11 +11,10 @@ from eaimw.cli.sim.printing import json_option, seed_option, show
 @seed_option
 @json_option
 def recover(seed: int, as_json: bool) -> None:
-    """See one slow target stop everything, and which protection keeps what.
+    """See what a target feels when it comes back.
 
-    100 transactions a second come for 12 s to 32 callers; the target takes 40 ms, and from second 3 on 4 s. A row each
-    for no protection, a timeout of 0.3 s, a breaker as well, and a bulkhead of 8 as well; beside it a published table
-    of the same experiment. Nothing in it is left to chance: every seed gives the same.
+    100 transactions a second come, and whoever is not served comes again; for 5 s nobody listens at the target. A row
+    each for a hub without a breaker, with one, and with max-inflight as well.
     """
     from eaimw.sim.studies.recover import study
 

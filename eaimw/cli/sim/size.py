@@ -16,7 +16,7 @@ from eaimw.cli.sim.printing import json_option, seed_option, show
     type=float,
     metavar="L",
     required=True,
-    help="Seconds that a call takes on average; above 0, at most 60, and R times L at most 1,000.",
+    help="Seconds that a call takes on average; above 0, at most 60, and R times L at most 500.",
 )
 @click.option(
     "--refusals",
@@ -30,10 +30,11 @@ from eaimw.cli.sim.printing import json_option, seed_option, show
 @json_option
 @click.pass_context
 def size(ctx: click.Context, /, rate: float, latency: float, refusals: float, seed: int, as_json: bool) -> None:
-    """Find max-inflight, the breaker's threshold and its reset timeout for a target.
+    """Find max-inflight and a breaker's settings.
 
-    The smallest max-inflight with which fewer than P of the calls are refused, by Little's law, by Erlang's formula B
-    and by simulation; and a threshold and a reset timeout that the rate makes sensible, with the rule for each.
+    Calls in flight on average (Little's law); the smallest max-inflight with which fewer than P of the calls are
+    refused, by Erlang's formula B and by simulation; and a threshold and a reset timeout that the rate makes sensible,
+    each with its rule.
     """
     from eaimw.sim.modes import Refused
     from eaimw.sim.studies.size import study
