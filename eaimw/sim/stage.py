@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from eaimw.adapters.drive import Drive
+from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_server import HttpServer
-from eaimw.config import Address, HubSettings
+from eaimw.config import Address, HubSettings, TargetSettings
 from eaimw.errors import Malformed
 from eaimw.kernel.breaker import State
-from eaimw.model import Call, Reply
+from eaimw.model import Answer, Call, Reply
 from eaimw.sim.bank import TRADES, Anything
 from eaimw.sim.callers import GARBLED, Crowd, Manners, Sent
 from eaimw.sim.capacity import Capacity, Station
@@ -36,6 +37,17 @@ from eaimw.wire import read_transaction, write_reply
 __all__ = ["Backend", "Door", "Phases", "Stage"]
 
 Door = Literal["http", "hub"]
+
+
+class Tap(Protocol):
+    """Hears of what a record has not: for who judges a run. Must not raise, as it is told in the midst of the hub."""
+
+    def called(self, target: str, call: Call) -> None:
+        """The hub is about to call a target."""
+
+    def heard(self, heard: Heard) -> None:
+        """The hub has made a reply; whatever a breaker learned of it, it has learned."""
+
 
 # Where the hub listens; the callers of each load come in by an address of their own, so that it is a link of its own.
 HUB = Address("203.0.113.1", 80)
@@ -90,7 +102,8 @@ class Stage:
     """A run under way, for `play` and for who watches it.
 
     world: the hub and its network. server: before the hub, at the http door. services: the targets, by name.
-    sent, heard, changes, samples: as in Record, so far.
+    sent, heard, changes, samples: as in Record, so far. tap: hears of more.
+    backends, manners, callers: as given to `play`, with what was left out. down_at: when the hub was told to go down.
     """
 
     def __init__(
@@ -104,14 +117,16 @@ class Stage:
         self.services: dict[str, Service] = {}
         self.server: HttpServer | None = None
         self.loop = loop
-        self.world = World(settings, seed=seed, loop=loop, access_log=self)
-        self._backends = {name: backends.get(name, Backend()) for name in settings.targets}
+        self.tap: Tap | None = None
+        self.down_at: float | None = None
+        self.world = World(settings, seed=seed, loop=loop, access_log=self, make_transport=self._transport)
+        self.backends = {name: backends.get(name, Backend()) for name in settings.targets}
         self._loads = loads
         self._seed = seed
         self._until = until
         self._door = door
-        self._manners = {load.name: manners.get(load.name, Manners()) for load in loads}
-        self._callers = callers
+        self.manners = {load.name: manners.get(load.name, Manners()) for load in loads}
+        self.callers = callers
         self._arrivals = arrivals(loads, seed, until)
         self._words = {load.name: stream(seed, f"words of {load.name}") for load in loads}
         self._thinking = {load.name: chance_of(load, seed) for load in loads}
@@ -132,13 +147,27 @@ class Stage:
 
     def answered(self, reply: Reply, call: Call | None) -> None:
         """`ports.AccessLog`."""
-        self.heard.append(Heard(self.loop.time(), reply, call))
+        heard = Heard(self.loop.time(), reply, call)
+        self.heard.append(heard)
+        if self.tap is not None:
+            self.tap.heard(heard)
+
+    def _transport(self, name: str, settings: TargetSettings, **ports: Any) -> HttpTransport:
+        stage = self
+
+        class Tapped(HttpTransport):
+            async def send(self, call: Call) -> Answer:
+                if stage.tap is not None:
+                    stage.tap.called(name, call)
+                return await super().send(call)
+
+        return Tapped(name, settings, **ports)
 
     # What happens, in order.
 
     async def set_up(self) -> None:
         """Targets, server, callers; and every change that time will bring."""
-        for name, backend in self._backends.items():
+        for name, backend in self.backends.items():
             chance = stream(self._seed, f"target {name}")
             make_trade: Callable[[], Trade] = backend.make_trade or TRADES.get(name) or Anything
             station: Station[Exchange] | None = None
@@ -165,9 +194,9 @@ class Stage:
             address = (HUB.host, HUB.port + number)
             self.world.network.alias(address, HUB)
             link = self._door_links[load.name] = self.world.network.link(*address, f"callers of {load.name}")
-            self._phase(link, self._callers.get(load.name, ()))
+            self._phase(link, self.callers.get(load.name, ()))
             chance = stream(self._seed, f"callers of {load.name}")
-            self._crowds[load.name] = Crowd(self.loop, address, self._manners[load.name], chance, self._settled)
+            self._crowds[load.name] = Crowd(self.loop, address, self.manners[load.name], chance, self._settled)
 
     async def perform(self) -> None:
         """The loads send, and each transaction comes to its end, within a bound."""
@@ -200,11 +229,11 @@ class Stage:
             if t.breaker.state is State.HALF_OPEN and t.breaker.wait() > 0
         ]
         await hub.close()
-        for link in (*map(self.world.link, self._backends), *self._door_links.values()):
+        for link in (*map(self.world.link, self.backends), *self._door_links.values()):
             link.conditions = Conditions()  # what was stalled may go on
         await asyncio.sleep(REST)
         left_over += self._left_over()
-        for name in self._backends:
+        for name in self.backends:
             self._fall(name)
         targets = {name: service.target for name, service in self.services.items()}
         return Record(
@@ -283,7 +312,7 @@ class Stage:
 
     def _worded(self, load: Load, number: int) -> Sent:
         """What is sent: always so many draws, whatever comes of them."""
-        manners, chance = self._manners[load.name], self._words[load.name]
+        manners, chance = self.manners[load.name], self._words[load.name]
         is_garbled = chance.random() < manners.garbles
         repeated = 1 + int(chance.random() * number) if chance.random() < manners.repeats else number
         garbled = GARBLED[int(chance.random() * len(GARBLED))]
@@ -353,6 +382,8 @@ class Stage:
 
     def go_down(self) -> None:
         """The hub refuses what comes from now on; its server goes on to its last reply."""
+        if self.down_at is None:
+            self.down_at = self.loop.time()
         self.world.hub.go_down()
         if self.server is not None and self._going_down is None:
             self._going_down = self.loop.create_task(_end(self.server))
