@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -58,6 +58,16 @@ def a_bulkhead_that_refuses_nobody(patch: pytest.MonkeyPatch) -> None:
 def a_bulkhead_that_leaks_a_place(patch: pytest.MonkeyPatch) -> None:
     release, now = Bulkhead.release, every(20)
     patch.setattr(Bulkhead, "release", lambda self: None if now() else release(self))
+
+
+@caught_by("at rest, .* places are taken")
+def a_place_that_a_cancelled_call_keeps(patch: pytest.MonkeyPatch) -> None:
+    async def held(self: layers.InflightLimit, answer: Coroutine[Any, Any, Reply]) -> Reply:
+        reply = await answer
+        self._bulkhead.release()
+        return reply
+
+    patch.setattr(layers.InflightLimit, "_held", held)
 
 
 @caught_by("E905 with")

@@ -82,6 +82,7 @@ class Checker:
         self._calls: Counter[str] = Counter()  # by target
         self._by_tx_id: Counter[str] = Counter()  # calls
         self._ended: set[Call] = set()
+        self._cancelled: Counter[tuple[str, str]] = Counter()
         self._exchanges: dict[str, list[Exchange]] = {}  # at all targets, by tx_id
         for service in stage.services.values():
             service.received = self._noting(service.received)  # type: ignore[method-assign]
@@ -136,6 +137,12 @@ class Checker:
             size = len(transport._idle) + len(transport._busy) + len(transport._connecting)
             if size > limit:
                 self._complain(f"{name}: the hub has {size} connections, and may have {limit}")
+
+    def cancelled(self, target: str, call: Call) -> None:
+        """See `Tap`."""
+        self._story.append((self._stage.loop.time(), ("cancelled", target, call.tx.tx_id)))
+        self._circuits[target].end(self._epochs.pop(call), "none", self._stage.loop.time())
+        self._cancelled[target, call.tx.tx_id] += 1
 
     def _noting(self, received: Any) -> Any:
         def note(exchange: Exchange, body: bytes) -> None:
@@ -260,7 +267,7 @@ class Checker:
 
     def _faults_of_books(self, record: Record) -> Iterator[str]:
         """No reply may be contradicted by what the targets know."""
-        outcomes: dict[tuple[str, str], Counter[str]] = {}
+        outcomes = {key: Counter(cancelled=count) for key, count in self._cancelled.items()}
         codes: dict[tuple[str, str], str] = {}
         for _, reply, call in record.heard:
             if call is not None:
@@ -270,7 +277,7 @@ class Checker:
         for key, told in outcomes.items():
             known = record.books.get(key[0], {}).get(key[1], Known(0, 0, 0, 0, None))
             where = f"{key[1]} for {key[0]}: "
-            if known.received > told["done"] + told["unknown"]:
+            if known.received > told.total() - told["not_sent"]:
                 yield where + f"the target has received it {known.received} times; the replies are {dict(told)}"
             if told["done"] > known.answered:
                 yield where + f"{told['done']} replies say done; the target has answered {known.answered} times"
@@ -373,5 +380,7 @@ def _told(what: Any) -> str:
         return f"the hub says {reply.code} {reply.outcome} to {reply.tx_id} for {reply.target} ({reply.message})"
     if what[0] == "called":
         return f"the hub calls {what[1]} with {what[2]}"
+    if what[0] == "cancelled":
+        return f"its caller cancels the call of {what[1]} with {what[2]}"
     exchange = what[2]
     return f"the target has received {what[1]}; form {exchange.form.name}, {exchange.call.plan.ending}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from eaimw.sim.callers import Sent
 from eaimw.sim.forbidden import Forbidden, forbidden
 from eaimw.sim.invariants import Broken, Checker
 from eaimw.sim.loop import NotSimulated, SimulationError
@@ -43,7 +45,7 @@ def prove(seed: int) -> Proved | Failure:
         return Failure(seed, str(broken), broken.story)
     except (SimulationError, NotSimulated, Forbidden, Exception) as problem:
         return Failure(seed, f"{type(problem).__name__}: {problem}", getattr(problem, "__notes__", []))
-    unlike = differences(record, healthy, until=run.down_at)
+    unlike = differences(record, healthy, until=math.inf if run.down_at is None else run.down_at)
     if unlike:
         why = f"what ails {' and '.join(others)} changes {len(unlike)} replies of CLAIM: {unlike[0]}"
         return Failure(seed, why, unlike[:20])
@@ -63,20 +65,27 @@ def checked(run: Run) -> Record:
     return record
 
 
-def differences(one: Record, other: Record, target: str = "CLAIM", until: float | None = None) -> list[str]:
-    """Where two runs differ in what a target's callers were told, to the byte, and when. until: of what was due then.
+def differences(one: Record, other: Record, target: str = "CLAIM", until: float = math.inf) -> list[str]:
+    """Where two runs differ in what a target's callers were told, to the byte, and when. until: of what was told then.
 
-    After a hub has begun to go down, how long it takes is a matter of all its targets.
+    Once a hub has begun to go down, how long it takes is a matter of all its targets, and so is who still gets in.
     """
-    ones, others = (
-        [
-            (sent.due, sent.tx_id, sent.answered_at, sent.status, sent.reply, sent.lost)
-            for sent in record.sent
-            if sent.target == target and (until is None or sent.due < until)
-        ]
-        for record in (one, other)
-    )
+    ones, others = ([_told(sent) for sent in record.sent if sent.target == target] for record in (one, other))
+    ones, others = ([told for told in some if told.at < until] for some in (ones, others))
     unlike = [f"{a} here, {b} there" for a, b in zip(ones, others, strict=False) if a != b]
     if len(ones) != len(others):
-        unlike.append(f"{len(ones)} transactions here, {len(others)} there")
+        unlike.append(f"{len(ones)} were told something here, {len(others)} there")
     return unlike
+
+
+class _Told(NamedTuple):
+    due: float
+    tx_id: str
+    at: float
+    status: int | None
+    reply: bytes | None
+    lost: str | None
+
+
+def _told(sent: Sent) -> _Told:
+    return _Told(sent.due, sent.tx_id, sent.settled_at, sent.status, sent.reply, sent.lost)

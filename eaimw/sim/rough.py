@@ -6,6 +6,7 @@ be played in a fraction of a second, and its parts draw from streams of their ow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
@@ -61,7 +62,7 @@ def rough(seed: int) -> Run:
     """The run of a seed: two or three targets and 50 to 300 transactions, or a few more."""
     draw = stream(seed, "the run")
     names = ["CORE", "CLAIM", "CARDS"][: draw.choice((2, 2, 3))]
-    until = draw.uniform(2.0, 20.0)
+    until = draw.choice((draw.uniform(2.0, 20.0), draw.uniform(1.0, 5.0), draw.uniform(20.0, 60.0)))
     is_fine = draw.random() < 0.15  # bytes go one by one, so there are not many of them
     targets = {name: _settings(stream(seed, f"settings of {name}"), number) for number, name in enumerate(names, 1)}
     backends = {name: _backend(stream(seed, f"backend {name}"), until, is_fine) for name in names}
@@ -116,6 +117,7 @@ def _backend(draw: Random, until: float, is_fine: bool) -> Backend:
         conditions=_phases(draw, until, is_fine, _target_conditions) if draw.random() < 0.6 else (),
         forms=forms,
         down=down,
+        look_up=draw.choice((0.0, 0.0, draw.uniform(0, 0.1), math.inf)),
     )
 
 
@@ -176,12 +178,12 @@ def _way(draw: Random, is_fine: bool) -> Way:
     return Way(
         latency=_latency(draw),
         pieces=draw.choice(("whole", "random", "bytes" if is_fine else "random")),
-        rate=draw.choice((float("inf"), float("inf"), 10 ** draw.uniform(3, 6))),
+        rate=draw.choice((math.inf, math.inf, 10 ** draw.uniform(3, 6))),
         buffer=draw.choice((262_144, 262_144, draw.randint(100, 10_000))),
         reset_after=_some(draw, 0.06, lambda: draw.randint(0, 3000)),
         close_after=_some(draw, 0.06, lambda: draw.randint(0, 3000)),
         stall_after=_some(draw, 0.06, lambda: draw.randint(0, 3000)),
-        stall_for=draw.choice((float("inf"), draw.uniform(0.01, 1.0))),
+        stall_for=draw.choice((math.inf, draw.uniform(0.01, 1.0))),
         close_delay=draw.choice((0.0, 0.0, draw.uniform(0, 0.3))),
     )
 
@@ -229,6 +231,6 @@ def _manners(draw: Random) -> Manners:
         return draw.choice((0.0, 0.0, 0.05, 0.3))
 
     return Manners(
-        hangs_up=some(), half_closes=some(), pipelines=draw.choice((0.0, 0.3, 0.9)), dawdles=some(),
+        hangs_up=some(), half_closes=some(), pipelines=draw.choice((0.0, 0.3, 0.9)), dawdles=some(), chunks=some(),
         garbles=some(), repeats=some(), patience=draw.choice((0.0, 0.01, 0.2, 1.0)),
     )  # fmt: skip

@@ -48,6 +48,9 @@ class Tap(Protocol):
     def heard(self, heard: Heard) -> None:
         """The hub has made a reply; whatever a breaker learned of it, it has learned."""
 
+    def cancelled(self, target: str, call: Call) -> None:
+        """The task of a caller was cancelled during its call; there will be no reply to it."""
+
 
 # Where the hub listens; the callers of each load come in by an address of their own, so that it is a link of its own.
 HUB = Address("203.0.113.1", 80)
@@ -65,6 +68,8 @@ Phases = Sequence[tuple[float, Conditions]]
 class Backend:
     """One simulated target. What is left out is a target that answers well and at once, over a sound link.
 
+    look_up: seconds that the look-up of its name takes, if its URL has one; inf: it hangs.
+
     capacity: service time, servers, queue. timeline: its modes over time.
     conditions: of the link to it, each from its time on. forms: the shares of its answers that go out in a form of
     `forms.FORMS`; the rest is plain. down: from when to when its process is gone: nobody listens, connections end.
@@ -76,6 +81,7 @@ class Backend:
     conditions: Phases = ()
     forms: Mapping[str, float] = field(default_factory=dict)
     down: Sequence[tuple[float, float]] = ()
+    look_up: float = 0.0
     make_trade: Callable[[], Trade] | None = None
 
     def __post_init__(self) -> None:
@@ -159,7 +165,12 @@ class Stage:
             async def send(self, call: Call) -> Answer:
                 if stage.tap is not None:
                     stage.tap.called(name, call)
-                return await super().send(call)
+                try:
+                    return await super().send(call)
+                except asyncio.CancelledError:
+                    if stage.tap is not None:
+                        stage.tap.cancelled(name, call)
+                    raise
 
         return Tapped(name, settings, **ports)
 
@@ -183,6 +194,7 @@ class Stage:
             for begin, end in backend.down:
                 self.loop.call_at(begin, self._fall, name)
                 self.loop.call_at(end, self._rise_soon, name)
+            self.world.resolver.delays[self.settings.targets[name].endpoint.host] = backend.look_up
             self._phase(self.world.link(name), backend.conditions)
         if self._door == "http":
             await self._open_door()
@@ -321,34 +333,50 @@ class Stage:
         return Sent(load, repeated, self.loop.time(), json.dumps(load.tx(repeated)).encode())
 
     def _hand_over(self, sent: Sent) -> None:
-        """To the hub itself, as its server does."""
-        hub = self.world.hub
+        """To the hub itself: as its server does, or where the caller hangs up, as a task that is cancelled."""
+        hub, manners = self.world.hub, self.manners[sent.load.name]
+        chance = self._words[sent.load.name]
+        hangs_up, patience = chance.random() < manners.hangs_up, chance.random() * manners.patience
         sent.sent_at = self.loop.time()
         try:
-            answer = hub.begin(read_transaction(sent.raw))
+            transaction = read_transaction(sent.raw)
         except Malformed as problem:
-            answer = hub.refuse_malformed(problem)
+            self._replied(sent, hub.refuse_malformed(problem), None)
+            return
+        if hangs_up:
+            task = self.loop.create_task(hub.handle(transaction))
+            task.add_done_callback(lambda task: self._task_ended(sent, task))
+            self.loop.call_later(patience, task.cancel)
+            return
+        answer = hub.begin(transaction)
         if isinstance(answer, Reply):
             self._replied(sent, answer, None)
         else:
             Drive(answer, lambda reply, problem: self._replied(sent, reply, problem))
 
+    def _task_ended(self, sent: Sent, task: asyncio.Task[Reply]) -> None:
+        if task.cancelled():
+            sent.lost = "hung up"
+            self._settled(sent)
+        else:
+            self._replied(sent, *((None, problem) if (problem := task.exception()) else (task.result(), None)))
+
     def _replied(self, sent: Sent, reply: Reply | None, problem: BaseException | None) -> None:
-        if sent.reply is not None:
+        if sent.is_settled:
             sent.extra += 1
             return
-        sent.answered_at = self.loop.time()
         if reply is None:
             sent.lost = f"the hub failed: {problem!r}"
         else:
+            sent.answered_at = self.loop.time()
             sent.reply = write_reply(reply)
         self._settled(sent)
 
     def _settled(self, sent: Sent) -> None:
         self._open -= 1
+        now = sent.settled_at = self.loop.time()
         process = sent.load.process
         if isinstance(process, ClosedLoop):
-            now = self.loop.time()
             again = process.again(now, self._thinking[sent.load.name])
             self._send_at(max(again, now + LEAST_THINK), sent.load)
         self._look_whether_over()
