@@ -38,10 +38,11 @@ def main(seeds: int | None, seed: int | None, jobs: int, goes_on: bool) -> None:
         finally:
             pool.shutdown(cancel_futures=True)
     if failures:
-        print(f"{len(failures)} seeds have failed: {' '.join(str(failure.seed) for failure in failures)}")
+        print(f"failed: {' '.join(str(failure.seed) for failure in failures)}")
         sys.exit(1)
     took = time.monotonic() - began
-    print(f"{count:,} seeds hold: {transactions:,} transactions in {steps:,} steps (simulated), {took:.0f} s on {jobs}")
+    seeds_hold = "1 seed holds" if count == 1 else f"{count:,} seeds hold"
+    print(f"{seeds_hold}: {transactions:,} transactions in {steps:,} steps (simulated), {took:.0f} s on {jobs}")
     sys.exit(0 if isolated or count == 1 else 1)
 
 

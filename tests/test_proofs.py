@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from eaimw.sim.forbidden import forbidden
 from eaimw.sim.isolation import BOUND, BOUND_BY_BYTES, COST, FAULTS, isolation
-from eaimw.sim.prove import Failure, prove
+from eaimw.sim.prove import Failure, Proved, prove
 from eaimw.sim.rough import rough
 
 SEEDS = 200
@@ -47,3 +54,29 @@ def test_a_seed_is_a_run() -> None:
     assert [sent.reply for sent in first.sent] == [sent.reply for sent in again.sent]
     assert [sent.reply for sent in first.sent] != [sent.reply for sent in other.sent]
     assert first.events == again.events
+
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "prove.py"
+
+
+def test_a_seed_is_proved_on_the_command_line() -> None:
+    """With what it was: so many transactions and steps."""
+    command = [sys.executable, str(SCRIPT), "--seed", "3", "--jobs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert re.fullmatch(
+        r"1 seeds? holds?: [\d,]+ transactions in [\d,]+ steps \(simulated\), \d+ s on 1\n", done.stdout
+    )
+
+
+def test_what_fails_is_told_with_the_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """First what came before it; then the first failure ends it, or all are listed."""
+    spec = importlib.util.spec_from_file_location("prove_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    results = [Proved(1, 100, 1000), Failure(2, "a place is lost", ["before", "then"]), Failure(3, "two", [])]
+    assert script.judged(results, goes_on=False) == (results[1:2], 100, 1000)
+    told = capsys.readouterr().out
+    assert told == "\n  before\n  then\nseed 2: a place is lost\nagain: scripts/prove --seed 2\n"
+    assert script.judged(results, goes_on=True) == (results[1:], 100, 1000)

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from eaimw.config import BreakerSettings, HubSettings, TargetSettings
+from eaimw.sim.backend import Backend, Phases
 from eaimw.sim.callers import Manners
 from eaimw.sim.capacity import Capacity
 from eaimw.sim.chance import stream
@@ -21,8 +22,8 @@ from eaimw.sim.forms import FORMS
 from eaimw.sim.link import Conditions, Draw, Way
 from eaimw.sim.load import Bursts, ClosedLoop, Constant, Load, Piece, Poisson, Process
 from eaimw.sim.modes import settings_from
-from eaimw.sim.play import Backend, Record, Stage, play
-from eaimw.sim.stage import Door, Phases
+from eaimw.sim.play import Record, Stage, play
+from eaimw.sim.stage import Door
 from eaimw.sim.timeline import Fault, Timeline
 
 __all__ = ["Run", "rough"]

@@ -6,8 +6,6 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from random import Random
 from typing import Any, Literal, Protocol
 
 from eaimw.adapters.drive import Drive
@@ -17,24 +15,21 @@ from eaimw.config import Address, HubSettings, TargetSettings
 from eaimw.errors import Malformed
 from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call, Reply
+from eaimw.sim.backend import Backend, Phases
 from eaimw.sim.bank import TRADES, Anything
 from eaimw.sim.callers import GARBLED, Crowd, Manners, Sent
-from eaimw.sim.capacity import Capacity, Station
+from eaimw.sim.capacity import Station
 from eaimw.sim.chance import stream
-from eaimw.sim.durations import check_number
-from eaimw.sim.forms import FORMS, PLAIN, Form
 from eaimw.sim.link import Conditions, Link
 from eaimw.sim.load import ClosedLoop, Load, arrivals, chance_of
 from eaimw.sim.loop import VirtualLoop
-from eaimw.sim.modes import Refused, shown
 from eaimw.sim.record import Change, Heard, Record, Sample
 from eaimw.sim.target import Target, Trade
 from eaimw.sim.target_protocol import Exchange, Service
-from eaimw.sim.timeline import Timeline
 from eaimw.sim.world import World
 from eaimw.wire import read_transaction, write_reply
 
-__all__ = ["Backend", "Door", "Phases", "Stage"]
+__all__ = ["Door", "Stage"]
 
 Door = Literal["http", "hub"]
 
@@ -60,48 +55,6 @@ SETTLE = 30.0
 LEAST_THINK = 0.001
 # Seconds after the end in which connections end, and what has long been given up by the hub is done by the targets.
 REST = 120.0
-
-Phases = Sequence[tuple[float, Conditions]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """One simulated target. What is left out is a target that answers well and at once, over a sound link.
-
-    look_up: seconds that the look-up of its name takes, if its URL has one; inf: it hangs.
-
-    capacity: service time, servers, queue. timeline: its modes over time.
-    conditions: of the link to it, each from its time on. forms: the shares of its answers that go out in a form of
-    `forms.FORMS`; the rest is plain. down: from when to when its process is gone: nobody listens, connections end.
-    make_trade: what it knows of its business; None: by its name that of `bank.TRADES`, else whatever is asked is done.
-    """
-
-    capacity: Capacity | None = None
-    timeline: Timeline = field(default_factory=Timeline)
-    conditions: Phases = ()
-    forms: Mapping[str, float] = field(default_factory=dict)
-    down: Sequence[tuple[float, float]] = ()
-    look_up: float = 0.0
-    make_trade: Callable[[], Trade] | None = None
-
-    def __post_init__(self) -> None:
-        for name, share in self.forms.items():
-            if name not in FORMS:
-                raise Refused(f"forms must be of {', '.join(FORMS)}; not {shown(name)}")
-            check_number(f"the share of {name}", share, least=0, most=1)
-        if sum(self.forms.values()) > 1 + 1e-9:
-            raise Refused(f"the shares of forms must not be more than 1 together; not {sum(self.forms.values()):g}")
-        for begin, end in self.down:
-            check_number("down", begin, least=0)
-            check_number("down, until", end, above=begin)
-
-    def chooser(self, chance: Random) -> Callable[[], Form]:
-        """For `Service`: the form of each answer."""
-        if not self.forms:
-            return lambda: PLAIN
-        forms = [*(FORMS[name] for name in self.forms), PLAIN]
-        shares = [*self.forms.values(), max(0.0, 1 - sum(self.forms.values()))]
-        return lambda: chance.choices(forms, shares)[0]
 
 
 class Stage:
