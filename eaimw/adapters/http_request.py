@@ -129,10 +129,13 @@ class RequestReader:
                 return  # old clients send a line end after a body
             self.is_arriving = True
         before = len(self.requests)
-        self._unheard += len(data)
-        self._parse(data)
-        if self._unheard > MAX_HEAD:
-            self._refuse(431, f"a header is longer than {MAX_HEAD:,} bytes")
+        # In parts of a head's size: of a longer one the parser might tell us at its start, and be silent of the rest.
+        for start in range(0, len(data), MAX_HEAD) if len(data) > MAX_HEAD else (0,):
+            part = data[start : start + MAX_HEAD]
+            self._unheard += len(part)
+            self._parse(part)
+            if self._unheard > MAX_HEAD:
+                self._refuse(431, f"a header is longer than {MAX_HEAD:,} bytes")
         if self._refused is not None and self._refused.is_final:
             self._push(keeps_alive=False)
         elif is_first and not self.is_arriving and len(self.requests) == before + 1:
