@@ -16,6 +16,7 @@ from served import Served, target
 
 from eaimw import config
 from eaimw.hub_file import HUB_KEYS, KEYS, OP_KEYS
+from eaimw.sim import scenario
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -150,6 +151,24 @@ def test_the_commands_for_a_hub_that_runs_do_what_is_said() -> None:
 def test_the_studies_run(line: str) -> None:
     """Each prints a table, and where its figures come from."""
     assert re.search(r"^(simulated|modelled): ", run(line.replace(".venv/bin/", f"{sys.prefix}/bin/")), re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if "eaimw sim run" in line])
+def test_the_scenario_runs(line: str, tmp_path: Path) -> None:
+    """With one seed and with many, what is expected holds; a picture is drawn."""
+    line = line.replace(".venv/bin/", f"{sys.prefix}/bin/").replace("slow-core.svg", str(tmp_path / "slow-core.svg"))
+    assert "CORE.openings >= 1" in run(line)
+    assert (tmp_path / "slow-core.svg").exists() == ("--plot" in line)
+
+
+def test_every_key_of_a_scenario_is_in_the_table() -> None:
+    """One that is not explained to its readers is not there for them."""
+    section = README[README.index("### Your own day") : README.index("### One slow target")]
+    for key in (*scenario.KEYS, *scenario.LOAD_KEYS, *scenario.TARGET_KEYS, *scenario.WAY_KEYS, *scenario.LINK_KEYS):
+        assert re.search(rf"`{key}`|\b(\[|\.){key}\]|\[\[{key}\]\]|\[{key}\.|\.{key}\]", section), key
+    for arrivals, keys in scenario.ARRIVALS.items():
+        for word in (arrivals, *keys):
+            assert f"`{word}`" in section, word
 
 
 @pytest.mark.parametrize("snippet", [s for s in PYTHON if "9201" in s], ids=lambda s: s.split("\n")[0])
