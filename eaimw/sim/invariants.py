@@ -312,7 +312,8 @@ class Checker:
         if down_at is None or down_at >= record.ended_at or self._stage.server is None:
             return False
         # What was on its way, or stood behind another on its connection, is not read any more.
-        return manners.pipelines > 0 or sent.due > down_at - 1.0
+        longest_way = 5.0 if name in self._stage.callers else 1.0
+        return manners.pipelines > 0 or sent.due > down_at - longest_way
 
     def _has_good_callers(self, load: str) -> bool:
         return all(_is_sound(conditions) for _, conditions in self._stage.callers.get(load, ()))
