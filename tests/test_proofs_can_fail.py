@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eaimw import layers, replies, verdict, wire
-from eaimw.adapters import http_reply, http_server
+from eaimw.adapters import http_reply, http_server, metrics
 from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_request import RequestReader
 from eaimw.hub import Hub
@@ -268,6 +268,12 @@ def a_change_that_is_not_counted(patch: pytest.MonkeyPatch) -> None:
         self.changes = before
 
     patch.setattr(Target, "_changed", counting)
+
+
+@caught_by("the metric eaimw_breaker_transitions is")
+def a_metric_that_leaves_one_out(patch: pytest.MonkeyPatch) -> None:
+    transitions = metrics._transitions
+    patch.setattr(metrics, "_transitions", lambda targets: transitions(targets[1:]))
 
 
 @caught_by("the counts of codes are")

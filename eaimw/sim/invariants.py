@@ -16,7 +16,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
-from eaimw.adapters.http_request import KNOWN_HEADS, MAX_ARRIVING
+from eaimw.adapters.metrics import HubCollector
+from eaimw.hub import Hub
 from eaimw.model import Call
 from eaimw.sim.callers import Sent
 from eaimw.sim.circuit import CHANGES, Circuit
@@ -26,7 +27,6 @@ from eaimw.sim.record import Heard, Record
 from eaimw.sim.stage import Stage
 from eaimw.sim.target import ANSWER, CLOSE, Known
 from eaimw.sim.target_protocol import Exchange
-from eaimw.target import MAX_CODES
 
 __all__ = ["Broken", "Checker"]
 
@@ -356,11 +356,12 @@ class Checker:
                 yield f"{name}: the figures count the changes {snapshot['changes']}; the log has {dict(changes[name])}"
             if not snapshot["attempts"] == self._calls[name] == sum(target.figures.counts):
                 yield f"{name}: attempts {snapshot['attempts']}, calls made {self._calls[name]}"
-            if len(target.codes) > MAX_CODES + 1:
-                yield f"{name}: {len(target.codes)} codes are counted"
-        server = self._stage.server
-        if server is not None and (len(server.arrivals._heads) > KNOWN_HEADS or server.arrivals.bytes > MAX_ARRIVING):
-            yield "the server keeps more than it may"
+        told = _metrics(self._stage.world.hub)
+        counts = {(name, code): count for name, codes in made.items() for code, count in codes.items()}
+        steps = {(name, *change.split("->")): count for name, some in changes.items() for change, count in some.items()}
+        for metric, right in (("eaimw_transactions", counts), ("eaimw_breaker_transitions", steps)):
+            if told[metric] != right:
+                yield f"the metric {metric} is {told[metric]}; it must be {right}"
 
 
 def _is_sound(conditions: Conditions) -> bool:
@@ -368,6 +369,15 @@ def _is_sound(conditions: Conditions) -> bool:
     if conditions.reset_within is not None or conditions.idle_limit is not None:
         return False
     return all(way.reset_after is way.close_after is None for way in (conditions.there, conditions.back))
+
+
+def _metrics(hub: Hub) -> dict[str, dict[tuple[str, ...], float]]:
+    """What a scrape tells, by metric and labels; without what is 0."""
+    collector = HubCollector(hub, lambda: 0, lambda: 0.0, lambda: 0)
+    return {
+        metric.name: {tuple(sample.labels.values()): sample.value for sample in metric.samples if sample.value}
+        for metric in collector.collect()
+    }
 
 
 def _said(*what: object) -> tuple[object, ...]:
