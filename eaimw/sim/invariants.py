@@ -313,7 +313,7 @@ class Checker:
             return False
         # What was on its way, or stood behind another on its connection, is not read any more.
         longest_way = 5.0 if name in self._stage.callers else 1.0
-        return manners.pipelines > 0 or sent.due > down_at - longest_way
+        return manners.pipelines > 0 or sent.due > down_at - longest_way - manners.patience
 
     def _has_good_callers(self, load: str) -> bool:
         return all(_is_sound(conditions) for _, conditions in self._stage.callers.get(load, ()))
