@@ -96,7 +96,12 @@ class Checker:
             if target.inflight > limit:
                 self._look_at_target(name, limit)
         if self._broken is not None:
-            raise Broken(self._broken, [f"{at:12.6f}  {_told(what)}" for at, what in self._story])
+            raise Broken(self._broken, self.story)
+
+    @property
+    def story(self) -> list[str]:
+        """The last things that happened, with their times."""
+        return [f"{at:12.6f}  {_told(what)}" for at, what in self._story]
 
     def _complain(self, why: str) -> None:
         """The first one counts; it is raised by the next step, outside of the hub."""
@@ -291,7 +296,7 @@ class Checker:
 
     def _faults_of_callers(self, record: Record) -> Iterator[str]:
         """Each transaction one reply: that which the hub made."""
-        made = Counter(_said(reply.tx_id, reply.code, reply.outcome, reply.elapsed_ms) for _, reply, _ in record.heard)
+        made = Counter((reply.tx_id, reply.code, reply.outcome, reply.elapsed_ms) for _, reply, _ in record.heard)
         for sent in record.sent:
             if sent.extra:
                 yield f"{sent.tx_id}: its caller has had {1 + sent.extra} answers"
@@ -318,7 +323,7 @@ class Checker:
     def _has_good_callers(self, load: str) -> bool:
         return all(_is_sound(conditions) for _, conditions in self._stage.callers.get(load, ()))
 
-    def _faults_of_answer(self, sent: Sent, made: Counter[tuple[object, ...]]) -> Iterator[str]:
+    def _faults_of_answer(self, sent: Sent, made: Counter[Any]) -> Iterator[str]:
         if sent.status == 408 and not self._has_good_callers(sent.load.name):  # it has never arrived whole
             return
         said = json.loads(sent.reply or b"")
@@ -330,7 +335,7 @@ class Checker:
         status = OURS.get(said["code"], (None, 200))[1]
         if sent.status is not None and sent.status != status:
             yield where + f"the reply with {said['code']} has the status {sent.status}; it must be {status}"
-        key = _said(said["tx_id"], said["code"], said["outcome"], said["elapsed_ms"])
+        key = said["tx_id"], said["code"], said["outcome"], said["elapsed_ms"]
         made[key] -= 1
         if made[key] < 0:
             yield where + f"its caller has had a reply that the hub has not made: {key}"
@@ -378,10 +383,6 @@ def _metrics(hub: Hub) -> dict[str, dict[tuple[str, ...], float]]:
         metric.name: {tuple(sample.labels.values()): sample.value for sample in metric.samples if sample.value}
         for metric in collector.collect()
     }
-
-
-def _said(*what: object) -> tuple[object, ...]:
-    return what
 
 
 def _told(what: Any) -> str:
