@@ -32,8 +32,8 @@ class Figures:
 
     counts: calls by how long they took, one more than BOUNDS: the last is for all that is longer. seconds: their sum.
     Every attempt is in them once it has ended, however it ended. success_at, failure_at: when a call last was a sample
-    of the target's health, by the hub's monotonic clock; success_code, failure_code: its code; None: never yet. failure_words: what
-    the hub has to say of it, if anything. slowest: seconds.
+    of the target's health, by the hub's monotonic clock; success_code, failure_code: its code; None: never yet.
+    failure_words: what the hub has to say of it, if anything. slowest: seconds.
     """
 
     __slots__ = (
