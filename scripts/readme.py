@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import click
 
 from eaimw import codes
 from eaimw.cli import main as cli
+from eaimw.cli.sim.printing import tables
 from eaimw.kernel.breaker import TABLE
+from eaimw.sim.findings import Findings
+from eaimw.sim.studies import cascade, recover, synchrony
 from eaimw.stack import ORDER
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -57,11 +61,30 @@ def layers() -> str:
 
 
 def help_of(name: str) -> str:
-    """What `eaimw NAME --help` prints."""
-    command = cli.get_command(click.Context(cli), name)
+    """What `eaimw NAME --help` prints; name: `relay`, or with its group before it, `sim cascade`."""
+    command: click.Command | None = cli
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
     assert command is not None
     context = click.Context(command, info_name=f"eaimw {name}", max_content_width=100, terminal_width=100)
     return f"```text\n{command.get_help(context)}\n```"
+
+
+def commands(group: click.Group, before: str = "") -> Iterator[str]:
+    """The names of all commands, those of the groups too, so that none is forgotten."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield before + name
+
+
+def study(find: Callable[[int], Findings]) -> str:
+    """The tables of a study of `eaimw sim`."""
+    return "\n".join(["```text", *tables(find(1)), "```"])
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -69,13 +92,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "table": table,
     "codes": reply_codes,
     "layers": layers,
-    "help relay": lambda: help_of("relay"),
-    "help serve": lambda: help_of("serve"),
-    "help send": lambda: help_of("send"),
-    "help targets": lambda: help_of("targets"),
-    "help check": lambda: help_of("check"),
-    "help config": lambda: help_of("config"),
-    "help grade": lambda: help_of("grade"),
+    "study cascade": lambda: study(cascade.study),
+    "study synchrony": lambda: study(synchrony.study),
+    "study recover": lambda: study(recover.study),
+    **{f"help {name}": partial(help_of, name) for name in commands(cli)},
 }
 
 

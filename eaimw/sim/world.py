@@ -20,6 +20,7 @@ from eaimw.adapters.http_client import HttpTransport
 from eaimw.config import Address, HubSettings
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
+from eaimw.ports import AccessLog
 from eaimw.sim.chance import stream
 from eaimw.sim.link import Link
 from eaimw.sim.loop import EPOCH, SimulationError, VirtualClock, VirtualLoop
@@ -53,10 +54,17 @@ class World:
     """A hub with everything around it simulated; for one `run`.
 
     seed: what all chance comes from. epoch: the wall clock at the loop's time 0. loop: with other bounds or a charge.
+    access_log: hears of every transaction, as the hub's own does.
     """
 
     def __init__(
-        self, settings: HubSettings, *, seed: int = 0, epoch: datetime = EPOCH, loop: VirtualLoop | None = None
+        self,
+        settings: HubSettings,
+        *,
+        seed: int = 0,
+        epoch: datetime = EPOCH,
+        loop: VirtualLoop | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         self.seed = seed
         self.loop = VirtualLoop() if loop is None else loop
@@ -79,6 +87,7 @@ class World:
             telemetry=self.telemetry,
             make_transport=lambda name, target: HttpTransport(name, target, clock=self.clock, resolver=self.resolver),
             make_random=self.make_random,
+            access_log=access_log,
         )
 
     def make_random(self, name: str) -> Random:
