@@ -13,13 +13,16 @@ Priority = Literal["high", "normal", "low"]
 
 
 class Transaction(msgspec.Struct, frozen=True, gc=False):
-    """One good transaction, as read. `raw` is the caller's bytes, without the line end; the target gets them so."""
+    """One good transaction, as read; None: not given.
+
+    raw: the caller's bytes, without the line end; the target gets them so. priority: not given it is `normal`.
+    """
 
     tx_id: str
     raw: bytes
     target: str | None = None
     op: str | None = None
-    priority: Priority = "normal"
+    priority: Priority | None = None
     timeout_ms: int | None = None
     idempotency_key: str | None = None
     traceparent: str | None = None

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaimw.adapters.http_request import KNOWN_HEADS, MAX_KNOWN, Arrivals, Request, RequestReader
+from eaimw.adapters import http_request
+from eaimw.adapters.http_request import (
+    KNOWN_HEADS,
+    MAX_KNOWN,
+    MOST_WAITING,
+    PIECE,
+    Arrivals,
+    Request,
+    RequestReader,
+)
 
 BODY = b'{"tx_id":"T-1","target":"CORE"}'
 
@@ -91,6 +100,37 @@ def test_heads_that_are_known_are_bounded() -> None:
     assert len(seen(reader)) == KNOWN_HEADS + 10
     assert not known(arrivals, post(b"{}", b"X-Number: 0"))
     assert known(arrivals, post(b"{}", b"X-Number: %d" % (KNOWN_HEADS + 9)))
+
+
+def test_no_more_than_some_requests_wait_however_many_have_come() -> None:
+    """Fourteen thousand in one segment: a few are parsed, the rest is kept as it came, counted, and parsed in turn."""
+    arrivals = Arrivals()
+    reader = RequestReader(arrivals)
+    one = b"GET / HTTP/1.1\r\n\r\n"
+    reader.feed(one * 14_000)
+    count = 0
+    while reader.requests:
+        assert len(reader.requests) <= MOST_WAITING + PIECE // len(one)
+        assert arrivals.bytes == len(reader.kept)
+        count += len(seen(reader))
+        reader.go_on()
+    assert (count, arrivals.bytes, reader.is_arriving) == (14_000, 0, False)
+
+
+def test_what_is_kept_is_limited_over_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit the connection is refused, and gives everything back at its end."""
+    monkeypatch.setattr(http_request, "MAX_ARRIVING", 10_000)
+    arrivals = Arrivals()
+    first, second = RequestReader(arrivals), RequestReader(arrivals)
+    first.feed(post() * 80)
+    second.feed(post() * 100)
+    refused = seen(second)[-1].refused
+    assert refused is not None
+    assert (refused.status, refused.is_final, second.is_over) == (503, True, True)
+    assert not first.is_over
+    first.end()
+    second.end()
+    assert arrivals.bytes == 0
 
 
 LINES = st.sampled_from(
