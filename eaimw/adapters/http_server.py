@@ -32,7 +32,7 @@ SWEEP_EVERY = 0.5  # seconds between two looks at who is too late
 MAX_CONNECTIONS = 10_000
 # Of one connection in one turn of the loop, for whose end everybody else waits: requests that are answered at once,
 # as refusals are, and bytes of bodies, the costliest of which take 0.2 us a byte.
-ANSWERS_PER_TURN = 16
+ANSWERS_PER_TURN = 4
 BYTES_PER_TURN = 65_536
 
 
