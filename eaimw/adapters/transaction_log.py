@@ -29,7 +29,7 @@ CLOSE_LIMIT = 5.0  # seconds for what still waits to be written at the end
 
 
 class Line(msgspec.Struct, gc=False):
-    """One transaction; the fields of its kinds are a log's, in their order. time: seconds until it is put into words."""
+    """One transaction; each log has its own fields, in their order. time: seconds until it is put into words."""
 
     time: float | str
 
@@ -45,8 +45,9 @@ class Shape(Protocol):
 
 
 class TransactionLog:
-    """`ports.AccessLog` over a file. Open from its making until `close()`. Raises Unusable if the file cannot be opened, or another hub holds it.
+    """`ports.AccessLog` over a file, open from its making until `close()`.
 
+    Raises Unusable if the file cannot be opened, or another hub holds it.
     say: gets a sentence for the people on duty, and may wait: `answered` does not call it.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eaimw.cli.lazy import Lazy
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("replay",)
 
 sim = Lazy(
     "sim",

@@ -1,0 +1,272 @@
+"""Recorded transactions once more through the real hub in virtual time, with other settings.
+
+Every transaction comes when it came. A call is answered as it was, after as long; nothing is known of what was refused,
+so it is answered as the nearest call of its target. Two things that happen at one instant: a call ends before another
+begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from eaimw import codes
+from eaimw.config import HubSettings, TargetSettings
+from eaimw.errors import LocalFault, NoConnection, TimedOut
+from eaimw.kernel.breaker import State
+from eaimw.model import Answer, Call, Reply, Transaction
+from eaimw.sim.findings import Cell, Column, Findings, Table
+from eaimw.sim.loop import MAX_EVENTS, VirtualLoop
+from eaimw.sim.studies.hindsight import Figures, Opening, answers_of, budget, figures, openings_met
+from eaimw.sim.studies.recording import BadRecording, Past, Recording, read_recording
+from eaimw.sim.world import World
+
+EVENTS_EACH = 50  # of the loop for one transaction, at most; in truth about 8
+GRAIN = 0.005  # seconds by which a timer may have rung too early or too late when it cut a call
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of each transaction, in their order; openings: of each target."""
+
+    transactions: list[Past]
+    openings: dict[str, list[Opening]]
+
+
+def replay_study(path: Path, settings: HubSettings, seed: int) -> Findings:
+    """The recorded file under these settings, and as it was. Raises Unusable and BadRecording."""
+    recording = read_recording(path)
+    recorded: list[Past] = []
+    answers: list[Past] = []
+    by_target: dict[str, list[Past]] = {name: [] for name in settings.targets}
+    for past in recording.transactions:
+        if past.target in by_target:
+            by_target[past.target].append(past)
+    untold = []
+    for name, pasts in by_target.items():
+        known = answers_of(pasts)
+        if known is not None:
+            recorded += pasts
+            answers += known
+        elif pasts:
+            untold.append(f"{name} ({len(pasts):,})")
+    if not recorded:
+        raise BadRecording(f"{path}: no call in it is of a target of the configuration ({', '.join(settings.targets)})")
+    order = sorted(range(len(recorded)), key=lambda number: recorded[number].at)
+    recorded, answers = [recorded[number] for number in order], [answers[number] for number in order]
+    replayed = replay(recorded, answers, settings, seed)
+    unknown = len(recording.transactions) - sum(map(len, by_target.values()))
+    return _findings(
+        path, recording, recorded, answers, replayed, settings, seed, _left_out(recording, unknown, untold)
+    )
+
+
+def replay(recorded: Sequence[Past], answers: Sequence[Past], settings: HubSettings, seed: int = 0) -> Replayed:
+    """Transactions in order of time, through the hub. answers: how the target answers each, should it be called."""
+    loop = VirtualLoop(max_events=MAX_EVENTS + EVENTS_EACH * len(recorded))
+    noted = _Noted(recorded)
+    world = World(
+        _apart(settings),
+        seed=seed,
+        loop=loop,
+        access_log=noted,
+        make_transport=lambda name, target: _Answering(answers, loop, target),
+    )
+
+    async def story() -> None:
+        tasks: set[asyncio.Task[Reply]] = set()
+        for number, past in enumerate(recorded):
+            if past.at > loop.time():
+                await _moment(loop, past.at)
+                await asyncio.sleep(0)  # the calls that end at this instant do so
+            tx = Transaction(str(number), b"", past.target, past.op, timeout_ms=past.timeout_ms)
+            answer = world.hub.begin(tx)
+            if isinstance(answer, Coroutine):
+                task = loop.create_task(answer)
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+        while tasks:
+            await asyncio.wait(tasks)
+
+    world.run(story)
+    return Replayed(noted.transactions, _openings(world.telemetry.changes, settings, recorded[-1].at))
+
+
+def _apart(settings: HubSettings) -> HubSettings:
+    """The same with targets at addresses of their own: two may be one server's, and nothing is sent there."""
+    targets = {
+        name: replace(target, url=f"http://target-{number}/tx")
+        for number, (name, target) in enumerate(settings.targets.items())
+    }
+    return HubSettings(targets)
+
+
+class _Noted:
+    """`ports.AccessLog` that keeps what became of each."""
+
+    def __init__(self, recorded: Sequence[Past]) -> None:
+        self.transactions = list(recorded)
+
+    def answered(self, reply: Reply, call: Call | None) -> None:
+        """It has its reply."""
+        assert call is not None
+        number = int(call.tx.tx_id)
+        self.transactions[number] = msgspec.structs.replace(
+            self.transactions[number],
+            code=reply.code,
+            outcome=reply.outcome,
+            took=call.took,
+            sample=call.sample,
+            state=call.state,
+        )
+
+
+class _Answering:
+    """`ports.Transport` that answers each transaction as another one was answered."""
+
+    def __init__(self, answers: Sequence[Past], loop: VirtualLoop, settings: TargetSettings) -> None:
+        self._answers = answers
+        self._loop = loop
+        self._path = settings.code_field.split(".")
+
+    async def send(self, call: Call) -> Answer:
+        """The target's whole answer, or what the call met."""
+        answer = self._answers[int(call.tx.tx_id)]
+        assert answer.took is not None
+        ends = round(self._loop.time() + answer.took, 6)
+        is_cut = answer.code == codes.TIMEOUT
+        was_sent = answer.outcome != "not_sent"
+        if is_cut or ends > call.deadline:
+            await _moment(self._loop, call.deadline)
+            raise TimedOut("no whole reply within the timeout", handed_over=was_sent or not is_cut)
+        await _moment(self._loop, ends)
+        if answer.sample == "none":
+            raise LocalFault("as recorded", handed_over=was_sent)
+        if answer.code == codes.NO_CONNECTION:
+            raise NoConnection("as recorded", handed_over=was_sent)
+        body: dict[str, Any] | str = answer.code
+        for name in reversed(self._path):
+            body = {name: body}
+        assert isinstance(body, dict)
+        return Answer(200, msgspec.json.encode({"outcome": answer.outcome} | body | {"tx_id": call.tx.tx_id}))
+
+    async def close(self) -> None:
+        """There is no connection."""
+
+
+async def _moment(loop: VirtualLoop, when: float) -> None:
+    """Until then."""
+    came = loop.create_future()
+    loop.call_at(when, came.set_result, None)
+    await came
+
+
+def _openings(
+    changes: Sequence[tuple[float, str, State, State]], settings: HubSettings, end: float
+) -> dict[str, list[Opening]]:
+    """By target, from the changes of state; end: of those that are still open."""
+    openings: dict[str, list[Opening]] = {name: [] for name in settings.targets}
+    began: dict[str, float] = {}
+    for at, name, before, after in changes:
+        if before is State.CLOSED:
+            began[name] = at
+        elif after is State.CLOSED:
+            openings[name].append(Opening(began.pop(name), at))
+    for name, at in began.items():
+        openings[name].append(Opening(at, max(at, end)))
+    return openings
+
+
+# What is printed
+
+FIGURES = Figures._fields
+_DECIMALS = {"open_s": 1, "notice_s": 3}
+
+
+def _findings(
+    path: Path,
+    recording: Recording,
+    recorded: Sequence[Past],
+    answers: Sequence[Past],
+    replayed: Replayed,
+    settings: HubSettings,
+    seed: int,
+    left_out: Sequence[str],
+) -> Findings:
+    was: list[tuple[Cell, ...]] = []
+    would_be: list[tuple[Cell, ...]] = []
+    refused = longer = 0
+    for name, target in settings.targets.items():
+        own = [number for number, past in enumerate(recorded) if past.target == name]
+        if not own:
+            continue
+        before, after = [recorded[number] for number in own], [replayed.transactions[number] for number in own]
+        known = [answers[number] for number in own]
+        not_called = sum(past.took is None for past in before)
+        given_longer = sum(_is_given_longer(*each, target) for each in zip(before, after, strict=True))
+        refused, longer = refused + not_called, longer + given_longer
+        was.append((name, *figures(before, known, openings_met(before, recorded[-1].at)), not_called))
+        would_be.append(
+            (name, *figures(after, known, replayed.openings[name], target.timeout), not_called + given_longer)
+        )
+    return Findings(
+        "replay",
+        seed,
+        _table(would_be, "simulated"),
+        (*_notes(recording, refused, longer), *left_out),
+        (_table(was, "measured", f"As it was, by {path.name}:"),),
+    )
+
+
+def _is_given_longer(before: Past, after: Past, target: TargetSettings) -> bool:
+    """Was its call cut by a timeout that is now longer? What it would have come to is not known."""
+    if before.took is None or after.took is None or before.code != codes.TIMEOUT:
+        return False
+    return budget(before, target.timeout) > before.took + GRAIN
+
+
+def _table(rows: Sequence[tuple[Cell, ...]], kind: Any, title: str = "") -> Table:
+    """Whether a refused one would have been good is never measured."""
+    columns = [
+        Column(name, "modelled" if kind == "measured" and name == "good_refused" else kind, _DECIMALS.get(name, 0))
+        for name in (*FIGURES, "assumed")
+    ]
+    return Table((Column("target"), *columns), tuple(rows), title)
+
+
+def _notes(recording: Recording, refused: int, longer: int) -> list[str]:
+    assumed = []
+    if refused:
+        assumed.append(
+            f"{refused:,} that were refused then are answered as the nearest call of the same target in time"
+        )
+    if longer:
+        assumed.append(f"{longer:,} calls that were cut then and have longer now are never answered")
+    exact = "Exact: when each transaction came, and how and after how long each call was answered that was made then."
+    notes = [
+        f"{exact} Assumed: {'; '.join(assumed) or 'nothing'}.",
+        "Callers come as they came, whatever they are told, and a target answers as it did, however many it is sent.",
+        "An opening as it was is dated to the last failure before the first transaction that met it.",
+    ]
+    if recording.kind == "access log":
+        notes.append(
+            "From an access log: durations are those in the hub, to 0.1 ms; a call that its caller's timeout_ms cut is "
+            "taken for a failure of the target, as is every E902."
+        )
+    return notes
+
+
+def _left_out(recording: Recording, unknown: int, untold: Sequence[str]) -> list[str]:
+    left = []
+    if recording.refused_anyhow:
+        left.append(f"{recording.refused_anyhow:,} that no settings would have served (E400, E903, E911 and the like)")
+    if unknown:
+        left.append(f"{unknown:,} of targets that the configuration does not have")
+    if untold:
+        left.append(f"those of {', '.join(untold)}, none of which was called")
+    return [f"Left out: {'; '.join(left)}."] if left else []
