@@ -1,7 +1,7 @@
 """What a run or a study has found: rows of figures, each of which says where it comes from.
 
 modelled: by a formula. simulated: counted in virtual time, where the code that is studied really ran. measured: read
-off a real machine, and so not the same in every run.
+off a real machine, and so not the same in every run. published: somebody else's, as they gave it, to compare with.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 __all__ = ["Cell", "Column", "Findings", "Kind", "Table", "percentile"]
 
-Kind = Literal["modelled", "simulated", "measured"]
+Kind = Literal["modelled", "simulated", "measured", "published"]
 Cell = str | int | float | None
 
 

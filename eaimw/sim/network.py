@@ -34,7 +34,12 @@ class Network:
         self._conditions = Conditions() if conditions is None else conditions
         self._links: dict[Address, Link] = {}
         self._listeners: dict[Address, Listener] = {}
+        self._aliases: dict[Address, Address] = {}
         loop.network = self
+
+    def alias(self, address: Address, of: Address) -> None:
+        """One more address for what listens at another: a link of its own, with its own stream of chance."""
+        self._aliases[address] = of
 
     def link(self, host: str, port: int, name: str = "") -> Link:
         """The link to a destination. name: of its stream of chance, given when it is first asked for; else HOST:PORT.
@@ -90,7 +95,7 @@ class Network:
         conditions = attempt.link.conditions
         if conditions.connect == "swallow":
             return
-        is_refused = conditions.connect == "refuse" or attempt.to not in self._listeners
+        is_refused = conditions.connect == "refuse" or self._listener(attempt.to) is None
         answer = self._refuse if is_refused else self._establish
         self._loop.call_later(attempt.link.latency(conditions.back), answer, attempt)
 
@@ -116,8 +121,11 @@ class Network:
         connection.near.start(protocol)
         self._loop.call_soon(_done, future)
 
+    def _listener(self, to: Address) -> Listener | None:
+        return self._listeners.get(self._aliases.get(to, to))
+
     def _accept(self, connection: Connection, to: Address) -> None:
-        listener = self._listeners.get(to)
+        listener = self._listener(to)
         if listener is None:  # it has gone in the meantime
             connection.far.abort()
             connection.reset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eaimw.cli.lazy import Lazy
 
-COMMANDS: tuple[str, ...] = ("replay",)
+COMMANDS: tuple[str, ...] = ("cascade", "backlog", "amplify", "replay")
 
 sim = Lazy(
     "sim",

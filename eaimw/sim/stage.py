@@ -1,0 +1,373 @@
+"""The stage of a run: the hub's world, the targets behind it and the callers before it, and what happens in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+from eaimw.adapters.drive import Drive
+from eaimw.adapters.http_server import HttpServer
+from eaimw.config import Address, HubSettings
+from eaimw.errors import Malformed
+from eaimw.kernel.breaker import State
+from eaimw.model import Call, Reply
+from eaimw.sim.bank import TRADES, Anything
+from eaimw.sim.callers import GARBLED, Crowd, Manners, Sent
+from eaimw.sim.capacity import Capacity, Station
+from eaimw.sim.chance import stream
+from eaimw.sim.durations import check_number
+from eaimw.sim.forms import FORMS, PLAIN, Form
+from eaimw.sim.link import Conditions, Link
+from eaimw.sim.load import ClosedLoop, Load, arrivals, chance_of
+from eaimw.sim.loop import VirtualLoop
+from eaimw.sim.modes import Refused, shown
+from eaimw.sim.record import Change, Heard, Record, Sample
+from eaimw.sim.target import Target, Trade
+from eaimw.sim.target_protocol import Exchange, Service
+from eaimw.sim.timeline import Timeline
+from eaimw.sim.world import World
+from eaimw.wire import read_transaction, write_reply
+
+__all__ = ["Backend", "Door", "Phases", "Stage"]
+
+Door = Literal["http", "hub"]
+
+# Where the hub listens; the callers of each load come in by an address of their own, so that it is a link of its own.
+HUB = Address("203.0.113.1", 80)
+# Seconds beyond the longest timeout in which every transaction must have come to its end.
+SETTLE = 30.0
+# Seconds that a closed loop's caller needs between an answer and its next, so that time passes whatever it is told.
+LEAST_THINK = 0.001
+# Seconds after the end in which connections end, and what has long been given up by the hub is done by the targets.
+REST = 120.0
+
+Phases = Sequence[tuple[float, Conditions]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One simulated target. What is left out is a target that answers well and at once, over a sound link.
+
+    capacity: service time, servers, queue. timeline: its modes over time.
+    conditions: of the link to it, each from its time on. forms: the shares of its answers that go out in a form of
+    `forms.FORMS`; the rest is plain. down: from when to when its process is gone: nobody listens, connections end.
+    make_trade: what it knows of its business; None: by its name that of `bank.TRADES`, else whatever is asked is done.
+    """
+
+    capacity: Capacity | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+    conditions: Phases = ()
+    forms: Mapping[str, float] = field(default_factory=dict)
+    down: Sequence[tuple[float, float]] = ()
+    make_trade: Callable[[], Trade] | None = None
+
+    def __post_init__(self) -> None:
+        for name, share in self.forms.items():
+            if name not in FORMS:
+                raise Refused(f"forms must be of {', '.join(FORMS)}; not {shown(name)}")
+            check_number(f"the share of {name}", share, least=0, most=1)
+        if sum(self.forms.values()) > 1 + 1e-9:
+            raise Refused(f"the shares of forms must not be more than 1 together; not {sum(self.forms.values()):g}")
+        for begin, end in self.down:
+            check_number("down", begin, least=0)
+            check_number("down, until", end, above=begin)
+
+    def chooser(self, chance: Random) -> Callable[[], Form]:
+        """For `Service`: the form of each answer."""
+        if not self.forms:
+            return lambda: PLAIN
+        forms = [*(FORMS[name] for name in self.forms), PLAIN]
+        shares = [*self.forms.values(), max(0.0, 1 - sum(self.forms.values()))]
+        return lambda: chance.choices(forms, shares)[0]
+
+
+class Stage:
+    """A run under way, for `play` and for who watches it.
+
+    world: the hub and its network. server: before the hub, at the http door. services: the targets, by name.
+    sent, heard, changes, samples: as in Record, so far.
+    """
+
+    def __init__(
+        self, settings: HubSettings, backends: Mapping[str, Backend], loads: Sequence[Load], seed: int, until: float,
+        door: Door, manners: Mapping[str, Manners], callers: Mapping[str, Phases], loop: VirtualLoop,
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.sent: list[Sent] = []
+        self.heard: list[Heard] = []
+        self.samples: list[Sample] = []
+        self.services: dict[str, Service] = {}
+        self.server: HttpServer | None = None
+        self.loop = loop
+        self.world = World(settings, seed=seed, loop=loop, access_log=self)
+        self._backends = {name: backends.get(name, Backend()) for name in settings.targets}
+        self._loads = loads
+        self._seed = seed
+        self._until = until
+        self._door = door
+        self._manners = {load.name: manners.get(load.name, Manners()) for load in loads}
+        self._callers = callers
+        self._arrivals = arrivals(loads, seed, until)
+        self._words = {load.name: stream(seed, f"words of {load.name}") for load in loads}
+        self._thinking = {load.name: chance_of(load, seed) for load in loads}
+        self._numbers: Counter[str] = Counter()
+        self._crowds: dict[str, Crowd] = {}
+        self._door_links: dict[str, Link] = {}
+        self._listeners: dict[str, asyncio.AbstractServer] = {}
+        self._going_down: asyncio.Task[None] | None = None
+        self._due = 0  # transactions that are still to be sent, as far as is known
+        self._open = 0  # sent, and not settled
+        self._is_over: asyncio.Future[None] | None = None
+        self._sampling: asyncio.TimerHandle | None = None
+
+    @property
+    def changes(self) -> list[Change]:
+        """Of all breakers, in order."""
+        return [Change(*change) for change in self.world.telemetry.changes]
+
+    def answered(self, reply: Reply, call: Call | None) -> None:
+        """`ports.AccessLog`."""
+        self.heard.append(Heard(self.loop.time(), reply, call))
+
+    # What happens, in order.
+
+    async def set_up(self) -> None:
+        """Targets, server, callers; and every change that time will bring."""
+        for name, backend in self._backends.items():
+            chance = stream(self._seed, f"target {name}")
+            make_trade: Callable[[], Trade] = backend.make_trade or TRADES.get(name) or Anything
+            station: Station[Exchange] | None = None
+            if backend.capacity is not None:
+                station = Station(backend.capacity, stream(self._seed, f"service of {name}"))
+            self.services[name] = Service(
+                Target(make_trade, chance),
+                timeline=backend.timeline,
+                station=station,
+                choose=backend.chooser(stream(self._seed, f"forms of {name}")),
+            )
+            await self._rise(name)
+            for begin, end in backend.down:
+                self.loop.call_at(begin, self._fall, name)
+                self.loop.call_at(end, self._rise_soon, name)
+            self._phase(self.world.link(name), backend.conditions)
+        if self._door == "http":
+            await self._open_door()
+
+    async def _open_door(self) -> None:
+        self.server = HttpServer(self.world.hub)
+        await self.server.start(HUB)
+        for number, load in enumerate(self._loads, 2):
+            address = (HUB.host, HUB.port + number)
+            self.world.network.alias(address, HUB)
+            link = self._door_links[load.name] = self.world.network.link(*address, f"callers of {load.name}")
+            self._phase(link, self._callers.get(load.name, ()))
+            chance = stream(self._seed, f"callers of {load.name}")
+            self._crowds[load.name] = Crowd(self.loop, address, self._manners[load.name], chance, self._settled)
+
+    async def perform(self) -> None:
+        """The loads send, and each transaction comes to its end, within a bound."""
+        self._is_over = self.loop.create_future()
+        self._due = 1  # the open loads', as long as there are any
+        for load in self._loads:
+            if isinstance(load.process, ClosedLoop):
+                for moment in load.process.starts(self._thinking[load.name]):
+                    self._send_at(moment, load)
+        self._send_next()
+        longest = max(target.timeout for target in self.settings.targets.values())
+        await asyncio.wait((self._is_over,), timeout=self._until + longest + SETTLE)
+
+    async def clear(self) -> Record:
+        """End everything as it should end, and look what is left."""
+        hub, ended_at = self.world.hub, self.loop.time()
+        if self._sampling is not None:
+            self._sampling.cancel()
+        self.go_down()
+        if self._going_down is not None:
+            await self._going_down
+        for crowd in self._crowds.values():
+            crowd.close()
+        left_over = [] if self._open == 0 else [f"{self._open} transactions have had no answer"]
+        left_over += [f"{name}: {n} places are taken" for name, t in hub.targets.items() if (n := t.bulkhead.inflight)]
+        # A probe that nobody can report any more would keep its circuit half-open.
+        left_over += [
+            f"{name}: the probe's place is taken"
+            for name, t in hub.targets.items()
+            if t.breaker.state is State.HALF_OPEN and t.breaker.wait() > 0
+        ]
+        await hub.close()
+        for link in (*map(self.world.link, self._backends), *self._door_links.values()):
+            link.conditions = Conditions()  # what was stalled may go on
+        await asyncio.sleep(REST)
+        left_over += self._left_over()
+        for name in self._backends:
+            self._fall(name)
+        targets = {name: service.target for name, service in self.services.items()}
+        return Record(
+            self._seed, self.sent, self.heard, self.changes, self.samples,
+            codes={"-": dict(hub.untargeted), **{name: dict(target.codes) for name, target in hub.targets.items()}},
+            snapshots=hub.snapshot(),
+            books={name: {tx_id: t.known(tx_id) for tx_id in t.tx_ids()} for name, t in targets.items()},
+            stats={name: target.stats() for name, target in targets.items()},
+            left_over=left_over,
+            ended_at=ended_at,
+            events=self.loop.events,
+        )  # fmt: skip
+
+    def _left_over(self) -> list[str]:
+        """What has not been given back though everything is over."""
+        found = []
+        for name, target in self.world.hub.targets.items():
+            transport: Any = target.transport
+            for what, some in (("busy", transport._busy), ("idle", transport._idle), ("new", transport._connecting)):
+                if some:
+                    found.append(f"{name}: the hub has {len(some)} {what} connections")
+            if target.bulkhead.inflight:
+                found.append(f"{name}: {target.bulkhead.inflight} places are taken")
+        if self.server is not None:
+            for what, count in (
+                ("connections of callers", len(self.server.connections)),
+                ("calls", self.server.calls),
+                ("bytes of arriving requests", self.server.arrivals.bytes),
+            ):
+                if count:
+                    found.append(f"the server has {count} {what}")
+        connections = self.world.network.open_connections()
+        if connections:
+            found.append(f"{len(connections)} connections are open: {connections[0].near} and so on")
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if tasks:
+            found.append(f"{len(tasks)} tasks go on: {sorted(task.get_name() for task in tasks)}")
+        for name, service in self.services.items():
+            if service.target.inflight:
+                found.append(f"{name}: {service.target.inflight} calls are in flight at the target")
+        return found
+
+    # Load.
+
+    def _send_next(self) -> None:
+        arrival = next(self._arrivals, None)
+        if arrival is None:
+            self._due -= 1
+            self._look_whether_over()
+        else:
+            self.loop.call_at(arrival.at, self._arrive, arrival.load, arrival.number)
+
+    def _arrive(self, load: Load, number: int) -> None:
+        self._send(load, number)
+        self._send_next()
+
+    def _send_at(self, moment: float, load: Load) -> None:
+        """A caller of a closed loop sends its next, if there is still time for it."""
+        if moment < self._until:
+            self._due += 1
+            self.loop.call_at(moment, self._come_again, load)
+
+    def _come_again(self, load: Load) -> None:
+        self._due -= 1
+        self._numbers[load.name] += 1
+        self._send(load, self._numbers[load.name])
+
+    def _send(self, load: Load, number: int) -> None:
+        sent = self._worded(load, number)
+        self.sent.append(sent)
+        self._open += 1
+        if self._door == "http":
+            self._crowds[load.name].send(sent)
+        else:
+            self._hand_over(sent)
+
+    def _worded(self, load: Load, number: int) -> Sent:
+        """What is sent: always so many draws, whatever comes of them."""
+        manners, chance = self._manners[load.name], self._words[load.name]
+        is_garbled = chance.random() < manners.garbles
+        repeated = 1 + int(chance.random() * number) if chance.random() < manners.repeats else number
+        garbled = GARBLED[int(chance.random() * len(GARBLED))]
+        if is_garbled:
+            return Sent(load, number, self.loop.time(), garbled, is_garbled=True)
+        return Sent(load, repeated, self.loop.time(), json.dumps(load.tx(repeated)).encode())
+
+    def _hand_over(self, sent: Sent) -> None:
+        """To the hub itself, as its server does."""
+        hub = self.world.hub
+        sent.sent_at = self.loop.time()
+        try:
+            answer = hub.begin(read_transaction(sent.raw))
+        except Malformed as problem:
+            answer = hub.refuse_malformed(problem)
+        if isinstance(answer, Reply):
+            self._replied(sent, answer, None)
+        else:
+            Drive(answer, lambda reply, problem: self._replied(sent, reply, problem))
+
+    def _replied(self, sent: Sent, reply: Reply | None, problem: BaseException | None) -> None:
+        if sent.reply is not None:
+            sent.extra += 1
+            return
+        sent.answered_at = self.loop.time()
+        if reply is None:
+            sent.lost = f"the hub failed: {problem!r}"
+        else:
+            sent.reply = write_reply(reply)
+        self._settled(sent)
+
+    def _settled(self, sent: Sent) -> None:
+        self._open -= 1
+        process = sent.load.process
+        if isinstance(process, ClosedLoop):
+            now = self.loop.time()
+            again = process.again(now, self._thinking[sent.load.name])
+            self._send_at(max(again, now + LEAST_THINK), sent.load)
+        self._look_whether_over()
+
+    def _look_whether_over(self) -> None:
+        if self._due == 0 and self._open == 0 and self._is_over is not None and not self._is_over.done():
+            self._is_over.set_result(None)
+
+    # What time brings.
+
+    def _phase(self, link: Link, phases: Phases) -> None:
+        for at, conditions in phases:
+            if at <= 0:
+                link.conditions = conditions
+            else:
+                self.loop.call_at(at, setattr, link, "conditions", conditions)
+
+    def _fall(self, name: str) -> None:
+        """The target's process dies."""
+        listener = self._listeners.pop(name, None)
+        if listener is not None:
+            listener.close()
+        self.services[name].abort()
+
+    async def _rise(self, name: str) -> None:
+        service = self.services[name]
+        self._listeners[name] = await self.loop.create_server(service.connection, *self.world.address(name))
+
+    def _rise_soon(self, name: str) -> None:
+        self.loop.create_task(self._rise(name))
+
+    def go_down(self) -> None:
+        """The hub refuses what comes from now on; its server goes on to its last reply."""
+        self.world.hub.go_down()
+        if self.server is not None and self._going_down is None:
+            self._going_down = self.loop.create_task(_end(self.server))
+
+    def sample(self, every: float) -> None:
+        """Now, and again and again."""
+        now = self.loop.time()
+        for name, target in self.world.hub.targets.items():
+            service = self.services[name]
+            waiting = 0 if service.station is None else service.station.waiting
+            at_target = service.target.inflight
+            self.samples.append(Sample(now, name, target.breaker.state, target.bulkhead.inflight, at_target, waiting))
+        self._sampling = self.loop.call_later(every, self.sample, every)
+
+
+async def _end(server: HttpServer) -> None:
+    await server.drain()
+    await server.close()
