@@ -10,7 +10,7 @@ import pytest
 import requests
 from relayed import NOBODY, Json, from_file, ok, peer, relay, tx
 from served import eventually
-from test_access_log import records
+from test_access_log import records, shown_lines
 from test_hub import Scene, run
 
 from eaimw.adapters.record import RecordShape
@@ -140,6 +140,11 @@ def test_a_wall_clock_that_is_set_moves_nothing(recording: Recording) -> None:
     recording.clock.set_by = -3_600.0
     recording.answer("0000")
     assert [line["time"][11:26] for line in recording.lines()] == ["22:15:00.000000", "22:15:02.000000"]
+
+
+def test_the_readme_shows_a_line() -> None:
+    """With all fields in their order."""
+    assert [list(line) for line in shown_lines() if "tx_id" not in line] == [FIELDS]
 
 
 def test_the_longest_line_is_within_its_bound(recording: Recording) -> None:
