@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ from eaimw.config import HubSettings, TargetSettings
 from eaimw.errors import LocalFault, NoConnection, TimedOut
 from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call, Reply, Transaction
-from eaimw.sim.findings import Cell, Column, Findings, Table
+from eaimw.sim.findings import Cell, Column, Findings, Kind, Table
 from eaimw.sim.loop import MAX_EVENTS, VirtualLoop
 from eaimw.sim.studies.hindsight import Figures, Opening, answers_of, budget, figures, openings_met
 from eaimw.sim.studies.recording import BadRecording, Past, Recording, read_recording
@@ -41,29 +41,47 @@ class Replayed:
 def replay_study(path: Path, settings: HubSettings, seed: int) -> Findings:
     """The recorded file under these settings, and as it was. Raises Unusable and BadRecording."""
     recording = read_recording(path)
-    recorded: list[Past] = []
-    answers: list[Past] = []
-    by_target: dict[str, list[Past]] = {name: [] for name in settings.targets}
+    known, left_out = _known(recording, settings)
+    if not known:
+        raise BadRecording(f"{path}: no call in it is of a target of the configuration ({', '.join(settings.targets)})")
+    recorded, answers = [past for past, _ in known], [answer for _, answer in known]
+    replayed = replay(recorded, answers, settings, seed)
+    comparisons = _compared(recorded, answers, replayed, settings)
+    return Findings(
+        "replay",
+        seed,
+        _table([each.would_be for each in comparisons], "simulated"),
+        (*_notes(recording, comparisons), *left_out),
+        (_table([each.was for each in comparisons], "measured", f"As it was, by {path.name}:"),),
+    )
+
+
+def _known(recording: Recording, settings: HubSettings) -> tuple[list[tuple[Past, Past]], list[str]]:
+    """What can be replayed, in order of time, each with what says how it is answered; and a sentence on the rest."""
+    by_target: dict[str, list[Past]] = {}
     for past in recording.transactions:
-        if past.target in by_target:
-            by_target[past.target].append(past)
+        by_target.setdefault(past.target, []).append(past)
+    left_out = []
+    if recording.refused_anyhow:
+        left_out.append(
+            f"{recording.refused_anyhow:,} that no settings would have served (E400, E903, E911 and the like)"
+        )
+    unknown = sum(len(pasts) for name, pasts in by_target.items() if name not in settings.targets)
+    if unknown:
+        left_out.append(f"{unknown:,} of targets that the configuration does not have")
+    known: list[tuple[Past, Past]] = []
     untold = []
-    for name, pasts in by_target.items():
-        known = answers_of(pasts)
-        if known is not None:
-            recorded += pasts
-            answers += known
+    for name in settings.targets:
+        pasts = by_target.get(name, [])
+        answers = answers_of(pasts)
+        if answers is not None:
+            known += zip(pasts, answers, strict=True)
         elif pasts:
             untold.append(f"{name} ({len(pasts):,})")
-    if not recorded:
-        raise BadRecording(f"{path}: no call in it is of a target of the configuration ({', '.join(settings.targets)})")
-    order = sorted(range(len(recorded)), key=lambda number: recorded[number].at)
-    recorded, answers = [recorded[number] for number in order], [answers[number] for number in order]
-    replayed = replay(recorded, answers, settings, seed)
-    unknown = len(recording.transactions) - sum(map(len, by_target.values()))
-    return _findings(
-        path, recording, recorded, answers, replayed, settings, seed, _left_out(recording, unknown, untold)
-    )
+    if untold:
+        left_out.append(f"those of {', '.join(untold)}, none of which was called")
+    known.sort(key=lambda pair: pair[0].at)
+    return known, [f"Left out: {'; '.join(left_out)}."] if left_out else []
 
 
 def replay(recorded: Sequence[Past], answers: Sequence[Past], settings: HubSettings, seed: int = 0) -> Replayed:
@@ -184,62 +202,57 @@ def _openings(
 
 # What is printed
 
-FIGURES = Figures._fields
 _DECIMALS = {"open_s": 1, "notice_s": 3}
 
 
-def _findings(
-    path: Path,
-    recording: Recording,
-    recorded: Sequence[Past],
-    answers: Sequence[Past],
-    replayed: Replayed,
-    settings: HubSettings,
-    seed: int,
-    left_out: Sequence[str],
-) -> Findings:
-    was: list[tuple[Cell, ...]] = []
-    would_be: list[tuple[Cell, ...]] = []
-    refused = longer = 0
-    for name, target in settings.targets.items():
-        own = [number for number, past in enumerate(recorded) if past.target == name]
+class _Comparison(NamedTuple):
+    """One target's two rows. refused: those that were not called. longer: cut calls that have longer now."""
+
+    was: tuple[Cell, ...]
+    would_be: tuple[Cell, ...]
+    refused: int
+    longer: int
+
+
+def _compared(
+    recorded: Sequence[Past], answers: Sequence[Past], replayed: Replayed, settings: HubSettings
+) -> list[_Comparison]:
+    by_target: dict[str, list[tuple[Past, Past, Past]]] = {name: [] for name in settings.targets}
+    for each in zip(recorded, replayed.transactions, answers, strict=True):
+        by_target[each[0].target].append(each)
+    compared = []
+    for name, own in by_target.items():
         if not own:
             continue
-        before, after = [recorded[number] for number in own], [replayed.transactions[number] for number in own]
-        known = [answers[number] for number in own]
-        not_called = sum(past.took is None for past in before)
-        given_longer = sum(_is_given_longer(*each, target) for each in zip(before, after, strict=True))
-        refused, longer = refused + not_called, longer + given_longer
-        was.append((name, *figures(before, known, openings_met(before, recorded[-1].at)), not_called))
-        would_be.append(
-            (name, *figures(after, known, replayed.openings[name], target.timeout), not_called + given_longer)
-        )
-    return Findings(
-        "replay",
-        seed,
-        _table(would_be, "simulated"),
-        (*_notes(recording, refused, longer), *left_out),
-        (_table(was, "measured", f"As it was, by {path.name}:"),),
-    )
+        before, after, known = ([each[place] for each in own] for place in range(3))
+        timeout = settings.targets[name].timeout
+        refused = sum(past.took is None for past in before)
+        longer = sum(_is_given_longer(past, then, timeout) for past, then, _ in own)
+        was = figures(before, known, openings_met(before, recorded[-1].at))
+        would_be = figures(after, known, replayed.openings[name], timeout)
+        compared.append(_Comparison((name, *was, refused), (name, *would_be, refused + longer), refused, longer))
+    return compared
 
 
-def _is_given_longer(before: Past, after: Past, target: TargetSettings) -> bool:
+def _is_given_longer(before: Past, after: Past, timeout: float) -> bool:
     """Was its call cut by a timeout that is now longer? What it would have come to is not known."""
     if before.took is None or after.took is None or before.code != codes.TIMEOUT:
         return False
-    return budget(before, target.timeout) > before.took + GRAIN
+    return budget(before, timeout) > before.took + GRAIN
 
 
-def _table(rows: Sequence[tuple[Cell, ...]], kind: Any, title: str = "") -> Table:
+def _table(rows: Sequence[tuple[Cell, ...]], kind: Kind, title: str = "") -> Table:
     """Whether a refused one would have been good is never measured."""
     columns = [
         Column(name, "modelled" if kind == "measured" and name == "good_refused" else kind, _DECIMALS.get(name, 0))
-        for name in (*FIGURES, "assumed")
+        for name in (*Figures._fields, "assumed")
     ]
     return Table((Column("target"), *columns), tuple(rows), title)
 
 
-def _notes(recording: Recording, refused: int, longer: int) -> list[str]:
+def _notes(recording: Recording, comparisons: Sequence[_Comparison]) -> list[str]:
+    refused = sum(each.refused for each in comparisons)
+    longer = sum(each.longer for each in comparisons)
     assumed = []
     if refused:
         assumed.append(
@@ -259,14 +272,3 @@ def _notes(recording: Recording, refused: int, longer: int) -> list[str]:
             "taken for a failure of the target, as is every E902."
         )
     return notes
-
-
-def _left_out(recording: Recording, unknown: int, untold: Sequence[str]) -> list[str]:
-    left = []
-    if recording.refused_anyhow:
-        left.append(f"{recording.refused_anyhow:,} that no settings would have served (E400, E903, E911 and the like)")
-    if unknown:
-        left.append(f"{unknown:,} of targets that the configuration does not have")
-    if untold:
-        left.append(f"those of {', '.join(untold)}, none of which was called")
-    return [f"Left out: {'; '.join(left)}."] if left else []
