@@ -261,10 +261,14 @@ def _notes(recording: Recording, comparisons: Sequence[_Comparison]) -> list[str
     if longer:
         assumed.append(f"{longer:,} calls that were cut then and have longer now are never answered")
     exact = "Exact: when each transaction came, and how and after how long each call was answered that was made then."
+    as_it_was = (
+        "An opening as it was is dated to the last failure before the first transaction that met it; one that none met "
+        "is not seen."
+    )
     notes = [
         f"{exact} Assumed: {'; '.join(assumed) or 'nothing'}.",
         "Callers come as they came, whatever they are told, and a target answers as it did, however many it is sent.",
-        "An opening as it was is dated to the last failure before the first transaction that met it.",
+        as_it_was,
     ]
     if recording.kind == "access log":
         notes.append(
