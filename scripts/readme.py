@@ -15,7 +15,10 @@ import click
 
 from eaimw import codes
 from eaimw.cli import main as cli
+from eaimw.cli.sim.printing import tables
 from eaimw.kernel.breaker import TABLE
+from eaimw.sim.findings import Findings
+from eaimw.sim.studies import cascade, recover, synchrony
 from eaimw.stack import ORDER
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -79,11 +82,19 @@ def commands(group: click.Group, before: str = "") -> Iterator[str]:
             yield before + name
 
 
+def study(find: Callable[[int], Findings]) -> str:
+    """The tables of a study of `eaimw sim`."""
+    return "\n".join(["```text", *tables(find(1)), "```"])
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "diagram": diagram,
     "table": table,
     "codes": reply_codes,
     "layers": layers,
+    "study cascade": lambda: study(cascade.study),
+    "study synchrony": lambda: study(synchrony.study),
+    "study recover": lambda: study(recover.study),
     **{f"help {name}": partial(help_of, name) for name in commands(cli)},
 }
 

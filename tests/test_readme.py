@@ -144,6 +144,12 @@ def test_the_commands_for_a_hub_that_runs_do_what_is_said() -> None:
     assert [line.split()[:2] for line in table[1::3]] == [["CORE", "CLOSED"], ["CLAIM", "CLOSED"]]
 
 
+@pytest.mark.parametrize("line", [line for line in LINES if re.search(r"eaimw sim (?!run|replay)", line)])
+def test_the_studies_run(line: str) -> None:
+    """Each prints a table, and where its figures come from."""
+    assert re.search(r"^(simulated|modelled): ", run(line.replace(".venv/bin/", f"{sys.prefix}/bin/")), re.MULTILINE)
+
+
 @pytest.mark.parametrize("snippet", [s for s in PYTHON if "9201" in s], ids=lambda s: s.split("\n")[0])
 def test_the_python_snippets_run(snippet: str) -> None:
     """As they stand, with a free port."""

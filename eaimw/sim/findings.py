@@ -19,7 +19,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of figures with so many decimals, or of names: its kind is None then."""
+    """A column of figures with so many decimals; or of names, or numbers that were given: its kind is None then."""
 
     name: str
     kind: Kind | None = None

@@ -14,7 +14,7 @@ from eaimw.cli.sim.printing import json_option, seed_option, show
     metavar="N",
     default=3,
     show_default=True,
-    help="Hubs in a chain before the target; 1 to 5.",
+    help="Hubs in a chain before the target.",
 )
 @click.option(
     "--attempts",
@@ -22,15 +22,16 @@ from eaimw.cli.sim.printing import json_option, seed_option, show
     metavar="N",
     default=3,
     show_default=True,
-    help="How often each layer sends what fails, the first time included; 1 to 5.",
+    help="How often each layer sends what fails, the first time included.",
 )
 @seed_option
 @json_option
 def amplify(layers: int, attempts: int, seed: int, as_json: bool) -> None:
-    """See how retries at several layers multiply the calls of a target that fails.
+    """See how retries at several layers multiply.
 
-    By arithmetic, and counted in a chain of real hubs; with every layer trying again, with one alone, and with every
-    hub's circuit breaker as it is by default. Nothing in it is left to chance: every seed gives the same.
+    The calls of a target that fails, by arithmetic and counted in a chain of real hubs: with every layer trying again,
+    with one alone, and with every hub's circuit breaker as it is by default. Nothing in it is left to chance: every
+    seed gives the same.
     """
     from eaimw.sim.studies.amplify import study
 

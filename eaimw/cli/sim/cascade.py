@@ -11,7 +11,7 @@ from eaimw.cli.sim.printing import json_option, seed_option, show
 @seed_option
 @json_option
 def cascade(seed: int, as_json: bool) -> None:
-    """See one slow target stop everything, and which protection keeps what.
+    """See what one slow target stops, and what helps.
 
     100 transactions a second come for 12 s to 32 callers; the target takes 40 ms, and from second 3 on 4 s. A row each
     for no protection, a timeout of 0.3 s, a breaker as well, and a bulkhead of 8 as well; beside it a published table

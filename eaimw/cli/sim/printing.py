@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
 GAP = "  "
 WIDTH = 100  # columns of a sentence, where no terminal says otherwise
-MOST_SEED = 2**63 - 1
 
 seed_option = click.option(
     "--seed",
-    type=click.IntRange(0, MOST_SEED),
+    type=click.IntRange(min=0),
     metavar="N",
     default=1,
     show_default=True,
-    help="What all chance comes from; the same seed gives the same figures. 0 or more.",
+    help="What all chance comes from; the same seed gives the same figures.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 
@@ -39,9 +38,7 @@ def show(findings: Findings, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(findings.record(), allow_nan=False))
         return
-    lines = table_lines(findings.table)
-    for table in findings.beside:
-        lines += ["", *_wrapped(table.title), *table_lines(table)]
+    lines = tables(findings)
     if findings.notes:
         lines.append("")
         for note in findings.notes:
@@ -49,16 +46,22 @@ def show(findings: Findings, as_json: bool) -> None:
     click.echo("\n".join(lines))
 
 
+def tables(findings: Findings) -> list[str]:
+    """The lines of its table, and of those beside it."""
+    lines = table_lines(findings.table)
+    for table in findings.beside:
+        lines += ["", *_wrapped(table.title), *table_lines(table)]
+    return lines
+
+
 def table_lines(table: Table) -> list[str]:
-    """The names of the columns, the rows, and where the figures come from. Names stand left, figures right."""
+    """The names of the columns, the rows, and where the figures come from. Names stand left, numbers right."""
     cells = [[_shown(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
     names = [column.name for column in table.columns]
     widths = [max(map(len, each)) for each in zip(names, *cells, strict=True)]
+    sides = ["<" if all(isinstance(cell, str) for cell in each) else ">" for each in zip(*table.rows, strict=True)]
     lines = [
-        GAP.join(
-            f"{cell:<{width}}" if column.kind is None else f"{cell:>{width}}"
-            for cell, width, column in zip(row, widths, table.columns, strict=True)
-        ).rstrip()
+        GAP.join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
         for row in (names, *cells)
     ]
     return [*lines, *_wrapped(origin(table))]

@@ -22,7 +22,6 @@ from eaimw.sim.studies.one_target import NAME, NO_BREAKER, NO_TIMEOUT, serve, tr
 from eaimw.sim.timeline import Fault, Timeline
 from eaimw.sim.world import World
 
-MOST_LAYERS = MOST_ATTEMPTS = 5  # 5 ** 5 calls of the target
 FAILING = Timeline((Fault(0.0, settings_from({}, "fail")),))
 COLUMNS = (
     Column("depth", "modelled"),

@@ -7,11 +7,11 @@ And the hub before that target: it keeps nobody waiting, so what it cannot take 
 
 from __future__ import annotations
 
-import asyncio
 from random import Random
 from typing import NamedTuple
 
 from eaimw import codes
+from eaimw.adapters.drive import Drive
 from eaimw.model import Reply
 from eaimw.sim.capacity import Capacity, Station, Work
 from eaimw.sim.durations import Fixed
@@ -101,7 +101,6 @@ def through_hub(seed: int, rate: float) -> dict[float, Seen]:
     seen: dict[float, Seen] = {}
     coming = enumerate(Constant(rate).times(NO_CHANCE, HUB_UNTIL))
     ended = loop.create_future()
-    tasks: set[asyncio.Task[Reply]] = set()  # the loop alone would not keep them
 
     async def story() -> None:
         service = await serve(world, capacity=SLOW)
@@ -121,8 +120,7 @@ def through_hub(seed: int, rate: float) -> dict[float, Seen]:
     def send(number: int) -> None:
         answer = hub.begin(transaction(number))
         if not isinstance(answer, Reply):
-            tasks.add(task := loop.create_task(answer))
-            task.add_done_callback(tasks.discard)
+            Drive(answer, _over)
         send_next()
 
     def look(t: float) -> None:
@@ -131,3 +129,9 @@ def through_hub(seed: int, rate: float) -> dict[float, Seen]:
 
     world.run(story)
     return seen
+
+
+def _over(reply: Reply | None, problem: BaseException | None) -> None:
+    """A call has ended; the hub has counted it."""
+    if problem is not None:
+        raise problem
