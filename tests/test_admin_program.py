@@ -53,7 +53,10 @@ def test_after_a_mixed_run_the_figures_are_what_was_read(tmp_path: Path) -> None
         assert list(targets) == ["CORE", "CLAIM"]
         assert targets["CORE"]["codes"] == {"0000": 10}
         claim = get(base + "/targets/CLAIM").json()
-        assert (claim["state"], claim["why"]) == ("OPEN", "2 consecutive failures, the last E902")
+        assert (claim["state"], claim["why"]) == (
+            "OPEN",
+            "2 consecutive failures, the last E902: no connection to 127.0.0.1 port 9: Connection refused",
+        )
         assert claim["codes"] == {"E902": 2, "E904": 8}
         assert 3_000 < claim["next_probe_in"] <= 3_600
         assert get(base + "/readyz").status_code == 200, "an open circuit is the target's trouble, not the hub's"

@@ -31,7 +31,8 @@ from cryptography.hazmat.primitives.serialization import (
 from peer import run_alone
 from relayed import ENDS_WITHIN, NOBODY, PROGRAM, Json, Peer, Running, http, ok, peer, tx
 from served import eventually
-from test_http_server import REFUSED, TX, Caller, Server, request
+from serving import TX, Caller, Server, request
+from test_http_server import REFUSED
 
 from eaimw.adapters import http_server
 from eaimw.adapters.http_server import HttpServer

@@ -301,6 +301,24 @@ def test_the_commands_say_what_is_wrong_and_how_bad(folder: Path) -> None:
         assert "Traceback" not in bad.stderr + missing.stderr
 
 
+@pytest.mark.parametrize(
+    ("admin", "is_said"),
+    [
+        ("listen = '0.0.0.0:9300'", True),
+        ("listen = '0.0.0.0:9300'\ntoken = 'secret'", False),
+        ("listen = '127.0.0.1:9300'", False),
+        ("token = 'secret'", False),
+    ],
+)
+def test_check_says_where_the_environment_must_bring_the_token(folder: Path, admin: str, is_said: bool) -> None:
+    """The file is good, and the hub would not start without it."""
+    text = f"[admin]\n{admin}\n[targets.CORE]\nurl = 'http://127.0.0.1:1/tx'\n"
+    (folder / "hub.toml").write_text(text, encoding="utf-8")
+    done = eaimw("check", str(folder / "hub.toml"))
+    assert done.returncode == 0
+    assert ("EAIMW_ADMIN_TOKEN" in done.stdout) is is_said
+
+
 def test_what_config_prints_is_the_same_hub(folder: Path) -> None:
     """Read again it has the same settings; each line says where its value came from."""
     first = read(folder, GOOD)

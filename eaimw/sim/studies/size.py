@@ -29,7 +29,7 @@ MOST_RATE = 10_000.0  # a second
 MOST_LATENCY = 60.0  # seconds
 MOST_LOAD = 500.0
 LEAST_REFUSALS = 0.001
-ARRIVALS, HUB_ARRIVALS = 100_000, 10_000  # that are counted
+ARRIVALS, HUB_ARRIVALS = 60_000, 5000  # that are counted
 WARM_UP = 5  # times the load: so many arrivals that are not, while places fill
 
 DAY = 86_400.0
