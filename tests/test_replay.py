@@ -249,7 +249,7 @@ def test_an_access_log_will_do(files: Files) -> None:
     lines = [accessed(at, "E500" if 5 <= at < 15 else "0000") for at in range(30)]
     settings = "[targets.CORE.breaker]\nfail_threshold = 3\nreset_timeout = 4"
     assert files.replayed(lines, settings) == files.replayed(OUTAGE, settings)
-    assert files.found(lines, settings)["notes"][3].startswith("From an access log: ")
+    assert files.found(lines, settings)["notes"][4].startswith("From an access log: ")
     assert files.replayed([accessed(0), accessed(1, "E904", 0.0, 0)]) == row(2, assumed=1)
 
 
