@@ -205,8 +205,8 @@ def _openings(
 COLUMNS = (
     "openings, open_s: how often the circuit opened, and seconds that it was not closed. good_refused: refused, though "
     "the target would have answered well and in time. bad_through: calls that failed. notice_s: seconds from the first "
-    "of the failures in a row to the opening that came of them, the longest. E904, E905: refused by the circuit, by the "
-    "limit. assumed: it is not known how the target would have answered."
+    "of the failures in a row to the opening that came of them, the longest. E904, E905: refused by the circuit, by "
+    "the limit. assumed: it is not known how the target would have answered."
 )
 _DECIMALS = {"open_s": 1, "notice_s": 3}
 
