@@ -129,6 +129,7 @@ class Exchange:
                 answer = await self._send(call)
             finally:
                 ended = figures.ended(began)
+                call.took = ended - began
             call.has_left = True
             verdict = self._judge(answer, call.tx.tx_id)
         except CallFailed as problem:

@@ -79,6 +79,13 @@ LOG_NAME = "breaker.log"
     "with `eaimw relay` in the working directory]",
 )
 @click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where a line for each transaction is written from which `eaimw sim replay` tells what other settings would "
+    "have done.  [default: off]",
+)
+@click.option(
     "--listen",
     metavar="HOST:PORT",
     help="Serve POST /tx over HTTP instead of reading INPUT; port 0: any free one.  [default: off]",
@@ -113,6 +120,7 @@ def relay(
     /,
     source: str,
     breaker_log: Path | None,
+    record: Path | None,
     config: Path | None,
     listen: str | None,
     admin: str | None,
@@ -139,7 +147,7 @@ def relay(
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
     plane = admin_settings(ctx, admin, file)
-    paths = log_paths(ctx, breaker_log or Path(ctx.obj or LOG_NAME), file)
+    paths = log_paths(ctx, breaker_log or Path(ctx.obj or LOG_NAME), file, record)
     if address is not None:
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
@@ -182,7 +190,7 @@ async def _run(
     is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     started = time.monotonic()
     async with (
-        open_hub(settings, breaker_log=logs.breaker, access_log=logs.access) as hub,
+        open_hub(settings, breaker_log=logs.breaker, access_log=logs.of_transactions) as hub,
         admin_plane(hub, logs, plane),
     ):
         run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)

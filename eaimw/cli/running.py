@@ -62,7 +62,7 @@ async def _serve(
 ) -> None:
     started = time.monotonic()
     ended = asyncio.Event()
-    async with open_hub(settings, breaker_log=logs.breaker, access_log=logs.access) as hub:
+    async with open_hub(settings, breaker_log=logs.breaker, access_log=logs.of_transactions) as hub:
         server = HttpServer(hub, tls=tls, max_connections=max_connections)
         await server.start(address)
         try:
