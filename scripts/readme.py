@@ -60,7 +60,9 @@ def help_of(name: str) -> str:
     """What `eaimw NAME --help` prints."""
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
-    context = click.Context(command, info_name=f"eaimw {name}", max_content_width=100, terminal_width=100)
+    context = click.Context(
+        command, info_name=f"eaimw {name}", max_content_width=100, terminal_width=100, **cli.context_settings
+    )
     return f"```text\n{command.get_help(context)}\n```"
 
 
