@@ -6,6 +6,7 @@ A code is four of `A-Z 0-9`. `of_hub` is what the hub says by itself; `of_target
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -106,3 +107,8 @@ def http_status(code: str, outcome: Outcome | str) -> int:
     if _is_of_a_hub(code):
         return RULES.get(code, _OTHER_HUB).http
     return RULES[code].http if code == SYSTEM_ERROR or (code == MALFORMED and outcome == "not_sent") else 200
+
+
+def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Replies by code, as people are shown them: the most frequent first, those that are equal by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

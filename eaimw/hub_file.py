@@ -16,7 +16,6 @@ file is found at once, and a new setting needs no line here.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -38,7 +37,7 @@ from eaimw.config import (
     is_token,
     parse_address,
 )
-from eaimw.errors import EaimwError, SettingsError, Unusable, shown
+from eaimw.errors import EaimwError, SettingsError, Unusable, nearest, shown
 
 SECTIONS = ("hub", "admin", "defaults", "targets", "routes", "ops")
 BUILT_IN = "built in"
@@ -205,7 +204,7 @@ class _Reading:
                 self._faults.append(f"routes.{op}: the op must be {NAME_ALLOWED}")
             if not isinstance(name, str) or name not in targets:
                 allowed = f"one of the targets ({', '.join(targets)})"
-                self._faults.append(f"routes.{op}: it is {shown(name)}; it must be {allowed}{_nearest(name, targets)}")
+                self._faults.append(f"routes.{op}: it is {shown(name)}; it must be {allowed}{nearest(name, targets)}")
         return routes
 
     def _ops(self) -> tuple[dict[str, OpSettings], dict[str, dict[str, str]]]:
@@ -239,7 +238,7 @@ class _Reading:
         for key in table:
             if key not in names:
                 where = f"{place}.{key}" if place else key
-                self._faults.append(f"{where}: unknown; known are {', '.join(names)}{_nearest(key, names)}")
+                self._faults.append(f"{where}: unknown; known are {', '.join(names)}{nearest(key, names)}")
 
 
 def is_same_file(one: Path | None, other: Path | None) -> bool:
@@ -278,8 +277,3 @@ def _allowed(key: str, value: Any) -> str | None:
     except SettingsError as problem:
         return problem.allowed
     return None
-
-
-def _nearest(name: object, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

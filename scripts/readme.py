@@ -67,7 +67,9 @@ def help_of(name: str) -> str:
         assert isinstance(command, click.Group)
         command = command.get_command(click.Context(command), word)
     assert command is not None
-    context = click.Context(command, info_name=f"eaimw {name}", max_content_width=100, terminal_width=100)
+    context = click.Context(
+        command, info_name=f"eaimw {name}", max_content_width=100, terminal_width=100, **cli.context_settings
+    )
     return f"```text\n{command.get_help(context)}\n```"
 
 

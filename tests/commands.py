@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from relayed import Running
+from relayed import Done, Running
 
 COMMAND = [sys.executable, "-c", "from eaimw.cli import main; main(prog_name='eaimw')"]
 
@@ -35,6 +35,15 @@ def command(
         finally:
             process.kill()  # nothing if it has ended
             running.wait()
+
+
+def send(given: bytes, *options: str, **popen: Any) -> Done:
+    """A whole run of `eaimw send` over some input."""
+    with command("send", *options, **popen) as running:
+        with contextlib.suppress(BrokenPipeError):  # it did not want it all; the status says why
+            running.feed(given)
+        status = running.end()
+        return Done(status, running.all_replies(), running.errors, "")
 
 
 class Screen:

@@ -7,12 +7,39 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import requests
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from relayed import Json, Peer, Running, relay
 
 TX = b'{"tx_id":"T-1","target":"CORE"}'
+
+
+def pem_files(made: Path) -> Path:
+    """Write: `ca`; of it `cert` with `key`, and a caller's `mine`; of another authority a caller's `theirs`."""
+    ours, others = trustme.CA(), trustme.CA()
+    ours.cert_pem.write_to_path(str(made / "ca.pem"))
+    own = ours.issue_cert("127.0.0.1")
+    own.private_key_pem.write_to_path(str(made / "key.pem"))
+    own.cert_chain_pems[0].write_to_path(str(made / "cert.pem"))
+    ours.issue_cert("caller.example").private_key_and_cert_chain_pem.write_to_path(str(made / "mine.pem"))
+    others.issue_cert("caller.example").private_key_and_cert_chain_pem.write_to_path(str(made / "theirs.pem"))
+    return made
+
+
+def encrypted(folder: Path, kind: PrivateFormat) -> bytes:
+    """The key of these files behind a passphrase."""
+    key: Any = load_pem_private_key((folder / "key.pem").read_bytes(), None)
+    text: bytes = key.private_bytes(Encoding.PEM, kind, BestAvailableEncryption(b"secret"))
+    return text
 
 
 class Server:

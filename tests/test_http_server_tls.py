@@ -22,16 +22,11 @@ from typing import Any
 import pytest
 import requests
 import trustme
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import PrivateFormat
 from peer import run_alone
 from relayed import ENDS_WITHIN, NOBODY, PROGRAM, Json, Peer, Running, http, ok, peer, tx
 from served import eventually
-from serving import TX, Caller, Server, request
+from serving import TX, Caller, Server, encrypted, pem_files, request
 from test_http_server import REFUSED
 
 from eaimw.adapters import http_server
@@ -47,16 +42,7 @@ LARGE = b'{"code":"0000","x":"' + b"y" * (MAX_BYTES - 22) + b'"}'  # as large as
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of PEM files: `ca`; of it `cert` with `key`, and a caller's `mine`; of another authority a caller's `theirs`."""
-    made = tmp_path_factory.mktemp("pem")
-    ours, others = trustme.CA(), trustme.CA()
-    ours.cert_pem.write_to_path(str(made / "ca.pem"))
-    own = ours.issue_cert("127.0.0.1")
-    own.private_key_pem.write_to_path(str(made / "key.pem"))
-    own.cert_chain_pems[0].write_to_path(str(made / "cert.pem"))
-    ours.issue_cert("caller.example").private_key_and_cert_chain_pem.write_to_path(str(made / "mine.pem"))
-    others.issue_cert("caller.example").private_key_and_cert_chain_pem.write_to_path(str(made / "theirs.pem"))
-    return made
+    return pem_files(tmp_path_factory.mktemp("pem"))
 
 
 @pytest.fixture(scope="module")
@@ -484,12 +470,6 @@ def test_an_address_that_is_taken_is_said(loop: str, folder: Path, host: str) ->
             await other.close()
 
     in_process(loop, folder, story)
-
-
-def encrypted(folder: Path, kind: PrivateFormat) -> bytes:
-    key: Any = load_pem_private_key((folder / "key.pem").read_bytes(), None)
-    text: bytes = key.private_bytes(Encoding.PEM, kind, BestAvailableEncryption(b"secret"))
-    return text
 
 
 BROKEN = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from relayed import relay
+from relayed import peer, relay
 from served import Served, target
 
 from eaimw import config
@@ -148,6 +150,32 @@ def test_the_commands_for_a_hub_that_runs_do_what_is_said() -> None:
 def test_the_studies_run(line: str) -> None:
     """Each prints a table, and where its figures come from."""
     assert re.search(r"^(simulated|modelled): ", run(line.replace(".venv/bin/", f"{sys.prefix}/bin/")), re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the recipe is jq's, and it is not on this machine")
+def test_what_was_refused_is_sent_again_as_is_said(tmp_path: Path) -> None:
+    """Those lines alone, byte for byte, whatever else stands in the input, and not before they may come again."""
+    (recipe,) = re.findall(r"```text\n([^`]*select\(.retryable\)[^`]*)```", README)
+    lines = [b'{"tx_id": "T-%d",  "target":"CORE", "amount": 1.00}' % number for number in range(12)]
+    (tmp_path / "day.jsonl").write_bytes(b"\n".join([b"no JSON", b"[1]", b"7", *lines, b""]))
+    with peer() as well, relay("--listen", "127.0.0.1:0", core=well.url) as hub:
+        hub.says("listening on ")
+        url = hub.errors.split()[2]
+        first = recipe.replace("http://127.0.0.1:8080", url).replace(".venv/bin/", f"{sys.prefix}/bin/")
+        send, rest = first.split("\n", 1)
+        subprocess.run(["bash", "-ec", send], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+        replies = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_bytes().splitlines()]
+        assert len(replies) == 15
+        for reply in replies:
+            if reply["tx_id"] in ("T-1", "T-10"):  # as if their circuit had been open
+                reply |= {"code": "E904", "retryable": True, "retry_after_ms": 300}
+        (tmp_path / "replies.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in replies))
+        started = time.monotonic()
+        subprocess.run(["bash", "-ec", rest], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+        assert time.monotonic() - started >= 0.3
+        assert well.received == {f"T-{number}": 2 if number in (1, 10) else 1 for number in range(12)}
+    assert (tmp_path / "again.jsonl").read_bytes().splitlines() == [lines[1], lines[10]]
+    assert (tmp_path / "replies-again.jsonl").read_bytes().count(b'"0000"') >= 2
 
 
 @pytest.mark.parametrize("snippet", [s for s in PYTHON if "9201" in s], ids=lambda s: s.split("\n")[0])

@@ -16,6 +16,7 @@ from eaimw.adapters.lines import LineRelay
 from eaimw.app import open_hub, say, two_targets
 from eaimw.cli.admin import admin_plane, admin_settings
 from eaimw.cli.files import read
+from eaimw.cli.lazy import HELP_NAMES
 from eaimw.cli.logs import Logs, log_paths, opened_logs
 from eaimw.cli.progress import progress
 from eaimw.cli.running import heed_signals, raise_limit, serve, signals, summary
@@ -37,7 +38,7 @@ from eaimw.hub_file import HubFile, with_options
 LOG_NAME = "breaker.log"
 
 
-@click.command()
+@click.command(context_settings=HELP_NAMES)  # it is a program by itself too
 @click.argument("source", metavar="[INPUT]", default="-")
 @click.option(
     "--fail-threshold",
