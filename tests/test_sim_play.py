@@ -117,7 +117,7 @@ def test_callers_have_their_manners() -> None:
         "slow": Manners(dawdles=1.0),
         "bad": Manners(garbles=1.0),
     }
-    backend = Backend(capacity=Capacity(Fixed(0.2)))
+    backend = Backend(capacity=Capacity(Fixed(0.05)))
     record = run(backend, *loads, manners=manners)
     answers = {load.name: codes(record, load).keys() for load in loads}
     assert answers["up"] == {"hung up"}

@@ -7,6 +7,7 @@ draws per transaction, so that how long an answer takes changes nothing of what 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -38,12 +39,13 @@ GARBLED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manners:
-    """How the callers of a load behave. Each is a share of its transactions, from 0 to 1; over HTTP all of them count.
+    """How the callers of a load behave. Each is a share of its transactions, from 0 to 1.
 
+    Those that call the hub itself, without HTTP, hang up (their task is cancelled), garble and repeat.
     hangs_up: the caller ends its connection a moment (up to `patience` seconds) after it has sent.
     half_closes: it says with its request that it will send no more.
     pipelines: it sends on a connection on which another answer is still awaited, if there is one.
-    dawdles: it sends the request in pieces, over up to `patience` seconds.
+    dawdles: it sends the request in pieces, over up to `patience` seconds. chunks: it sends the body in chunks.
     garbles: what it sends is no transaction. repeats: it sends one of its transactions once more.
     """
 
@@ -51,6 +53,7 @@ class Manners:
     half_closes: float = 0.0
     pipelines: float = 0.0
     dawdles: float = 0.0
+    chunks: float = 0.0
     garbles: float = 0.0
     repeats: float = 0.0
     patience: float = 0.5
@@ -66,7 +69,7 @@ class Sent:
 
     due: when its caller had it. sent_at: when it was written, if there was a connection. answered_at, status, reply:
     the one answer to it; None: there was none, and `lost` says why. is_garbled: it was no transaction at all.
-    extra: answers that came beyond the one.
+    settled_at: when it was answered or lost; inf: it never was. extra: answers that came beyond the one.
     """
 
     load: Load
@@ -79,6 +82,7 @@ class Sent:
     status: int | None = None
     reply: bytes | None = None
     lost: str | None = None
+    settled_at: float = math.inf
     extra: int = 0
 
     @property
@@ -127,6 +131,7 @@ class Crowd:
             hang_up_after=_if(draw() < manners.hangs_up, draw() * manners.patience),
             half_closes=draw() < manners.half_closes,
             dawdle=_if(draw() < manners.dawdles, draw() * manners.patience),
+            chunks=draw() < manners.chunks,
         )
         if draw() < manners.pipelines:
             for line in self.lines:
@@ -170,6 +175,7 @@ class _Way:
     hang_up_after: float | None
     half_closes: bool
     dawdle: float | None
+    chunks: bool
 
 
 def _if(is_so: bool, value: float) -> float | None:
@@ -205,7 +211,12 @@ class _Line(asyncio.Protocol):
         self._waiting.append(sent)
         sent.sent_at = loop.time()
         self._is_over = way.half_closes or way.hang_up_after is not None
-        raw = b"POST /tx HTTP/1.1\r\nHost: hub\r\nContent-Length: %d\r\n\r\n%b" % (len(sent.raw), sent.raw)
+        raw = b"POST /tx HTTP/1.1\r\nHost: hub\r\n"
+        if way.chunks:
+            raw += b"Transfer-Encoding: chunked\r\n\r\n1\r\n%b\r\n" % sent.raw[:1]
+            raw += b"%x\r\n%b\r\n0\r\n\r\n" % (len(sent.raw) - 1, sent.raw[1:])
+        else:
+            raw += b"Content-Length: %d\r\n\r\n%b" % (len(sent.raw), sent.raw)
         if way.dawdle is not None:
             self._rest = raw
             self._dawdle(way.dawdle / 3, way.half_closes)

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from eaimw.config import HubSettings
+from eaimw.sim.backend import Backend, Phases
 from eaimw.sim.callers import Manners, Sent
 from eaimw.sim.link import Conditions
 from eaimw.sim.load import Load
 from eaimw.sim.loop import VirtualLoop
 from eaimw.sim.modes import Refused, shown
 from eaimw.sim.record import Change, Heard, Record, Sample
-from eaimw.sim.stage import Backend, Door, Phases, Stage
+from eaimw.sim.stage import Door, Stage
 
 __all__ = ["Backend", "Change", "Conditions", "Heard", "Manners", "Record", "Sample", "Sent", "Stage", "play"]
 

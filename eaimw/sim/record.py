@@ -44,7 +44,7 @@ class Sample(NamedTuple):
     waiting: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)  # asyncio shows each task's result, and this one is long
 class Record:
     """What a run was.
 

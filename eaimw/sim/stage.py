@@ -6,36 +6,46 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from eaimw.adapters.drive import Drive
+from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_server import HttpServer
-from eaimw.config import Address, HubSettings
+from eaimw.config import Address, HubSettings, TargetSettings
 from eaimw.errors import Malformed
 from eaimw.kernel.breaker import State
-from eaimw.model import Call, Reply
+from eaimw.model import Answer, Call, Reply
+from eaimw.sim.backend import Backend, Phases
 from eaimw.sim.bank import TRADES, Anything
 from eaimw.sim.callers import GARBLED, Crowd, Manners, Sent
-from eaimw.sim.capacity import Capacity, Station
+from eaimw.sim.capacity import Station
 from eaimw.sim.chance import stream
-from eaimw.sim.durations import check_number
-from eaimw.sim.forms import FORMS, PLAIN, Form
 from eaimw.sim.link import Conditions, Link
 from eaimw.sim.load import ClosedLoop, Load, arrivals, chance_of
 from eaimw.sim.loop import VirtualLoop
-from eaimw.sim.modes import Refused, shown
 from eaimw.sim.record import Change, Heard, Record, Sample
 from eaimw.sim.target import Target, Trade
 from eaimw.sim.target_protocol import Exchange, Service
-from eaimw.sim.timeline import Timeline
 from eaimw.sim.world import World
 from eaimw.wire import read_transaction, write_reply
 
-__all__ = ["Backend", "Door", "Phases", "Stage"]
+__all__ = ["Door", "Stage"]
 
 Door = Literal["http", "hub"]
+
+
+class Tap(Protocol):
+    """Hears of what a record has not: for who judges a run. Must not raise, as it is told in the midst of the hub."""
+
+    def called(self, target: str, call: Call) -> None:
+        """The hub is about to call a target."""
+
+    def heard(self, heard: Heard) -> None:
+        """The hub has made a reply; whatever a breaker learned of it, it has learned."""
+
+    def cancelled(self, target: str, call: Call) -> None:
+        """The task of a caller was cancelled during its call; there will be no reply to it."""
+
 
 # Where the hub listens; the callers of each load come in by an address of their own, so that it is a link of its own.
 HUB = Address("203.0.113.1", 80)
@@ -46,51 +56,13 @@ LEAST_THINK = 0.001
 # Seconds after the end in which connections end, and what has long been given up by the hub is done by the targets.
 REST = 120.0
 
-Phases = Sequence[tuple[float, Conditions]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """One simulated target. What is left out is a target that answers well and at once, over a sound link.
-
-    capacity: service time, servers, queue. timeline: its modes over time.
-    conditions: of the link to it, each from its time on. forms: the shares of its answers that go out in a form of
-    `forms.FORMS`; the rest is plain. down: from when to when its process is gone: nobody listens, connections end.
-    make_trade: what it knows of its business; None: by its name that of `bank.TRADES`, else whatever is asked is done.
-    """
-
-    capacity: Capacity | None = None
-    timeline: Timeline = field(default_factory=Timeline)
-    conditions: Phases = ()
-    forms: Mapping[str, float] = field(default_factory=dict)
-    down: Sequence[tuple[float, float]] = ()
-    make_trade: Callable[[], Trade] | None = None
-
-    def __post_init__(self) -> None:
-        for name, share in self.forms.items():
-            if name not in FORMS:
-                raise Refused(f"forms must be of {', '.join(FORMS)}; not {shown(name)}")
-            check_number(f"the share of {name}", share, least=0, most=1)
-        if sum(self.forms.values()) > 1 + 1e-9:
-            raise Refused(f"the shares of forms must not be more than 1 together; not {sum(self.forms.values()):g}")
-        for begin, end in self.down:
-            check_number("down", begin, least=0)
-            check_number("down, until", end, above=begin)
-
-    def chooser(self, chance: Random) -> Callable[[], Form]:
-        """For `Service`: the form of each answer."""
-        if not self.forms:
-            return lambda: PLAIN
-        forms = [*(FORMS[name] for name in self.forms), PLAIN]
-        shares = [*self.forms.values(), max(0.0, 1 - sum(self.forms.values()))]
-        return lambda: chance.choices(forms, shares)[0]
-
 
 class Stage:
     """A run under way, for `play` and for who watches it.
 
     world: the hub and its network. server: before the hub, at the http door. services: the targets, by name.
-    sent, heard, changes, samples: as in Record, so far.
+    sent, heard, changes, samples: as in Record, so far. tap: hears of more.
+    backends, manners, callers: as given to `play`, with what was left out. down_at: when the hub was told to go down.
     """
 
     def __init__(
@@ -104,14 +76,16 @@ class Stage:
         self.services: dict[str, Service] = {}
         self.server: HttpServer | None = None
         self.loop = loop
-        self.world = World(settings, seed=seed, loop=loop, access_log=self)
-        self._backends = {name: backends.get(name, Backend()) for name in settings.targets}
+        self.tap: Tap | None = None
+        self.down_at: float | None = None
+        self.world = World(settings, seed=seed, loop=loop, access_log=self, make_transport=self._transport)
+        self.backends = {name: backends.get(name, Backend()) for name in settings.targets}
         self._loads = loads
         self._seed = seed
         self._until = until
         self._door = door
-        self._manners = {load.name: manners.get(load.name, Manners()) for load in loads}
-        self._callers = callers
+        self.manners = {load.name: manners.get(load.name, Manners()) for load in loads}
+        self.callers = callers
         self._arrivals = arrivals(loads, seed, until)
         self._words = {load.name: stream(seed, f"words of {load.name}") for load in loads}
         self._thinking = {load.name: chance_of(load, seed) for load in loads}
@@ -132,13 +106,32 @@ class Stage:
 
     def answered(self, reply: Reply, call: Call | None) -> None:
         """`ports.AccessLog`."""
-        self.heard.append(Heard(self.loop.time(), reply, call))
+        heard = Heard(self.loop.time(), reply, call)
+        self.heard.append(heard)
+        if self.tap is not None:
+            self.tap.heard(heard)
+
+    def _transport(self, name: str, settings: TargetSettings, **ports: Any) -> HttpTransport:
+        stage = self
+
+        class Tapped(HttpTransport):
+            async def send(self, call: Call) -> Answer:
+                if stage.tap is not None:
+                    stage.tap.called(name, call)
+                try:
+                    return await super().send(call)
+                except asyncio.CancelledError:
+                    if stage.tap is not None:
+                        stage.tap.cancelled(name, call)
+                    raise
+
+        return Tapped(name, settings, **ports)
 
     # What happens, in order.
 
     async def set_up(self) -> None:
         """Targets, server, callers; and every change that time will bring."""
-        for name, backend in self._backends.items():
+        for name, backend in self.backends.items():
             chance = stream(self._seed, f"target {name}")
             make_trade: Callable[[], Trade] = backend.make_trade or TRADES.get(name) or Anything
             station: Station[Exchange] | None = None
@@ -154,6 +147,7 @@ class Stage:
             for begin, end in backend.down:
                 self.loop.call_at(begin, self._fall, name)
                 self.loop.call_at(end, self._rise_soon, name)
+            self.world.resolver.delays[self.settings.targets[name].endpoint.host] = backend.look_up
             self._phase(self.world.link(name), backend.conditions)
         if self._door == "http":
             await self._open_door()
@@ -165,9 +159,9 @@ class Stage:
             address = (HUB.host, HUB.port + number)
             self.world.network.alias(address, HUB)
             link = self._door_links[load.name] = self.world.network.link(*address, f"callers of {load.name}")
-            self._phase(link, self._callers.get(load.name, ()))
+            self._phase(link, self.callers.get(load.name, ()))
             chance = stream(self._seed, f"callers of {load.name}")
-            self._crowds[load.name] = Crowd(self.loop, address, self._manners[load.name], chance, self._settled)
+            self._crowds[load.name] = Crowd(self.loop, address, self.manners[load.name], chance, self._settled)
 
     async def perform(self) -> None:
         """The loads send, and each transaction comes to its end, within a bound."""
@@ -200,11 +194,11 @@ class Stage:
             if t.breaker.state is State.HALF_OPEN and t.breaker.wait() > 0
         ]
         await hub.close()
-        for link in (*map(self.world.link, self._backends), *self._door_links.values()):
+        for link in (*map(self.world.link, self.backends), *self._door_links.values()):
             link.conditions = Conditions()  # what was stalled may go on
         await asyncio.sleep(REST)
         left_over += self._left_over()
-        for name in self._backends:
+        for name in self.backends:
             self._fall(name)
         targets = {name: service.target for name, service in self.services.items()}
         return Record(
@@ -283,7 +277,7 @@ class Stage:
 
     def _worded(self, load: Load, number: int) -> Sent:
         """What is sent: always so many draws, whatever comes of them."""
-        manners, chance = self._manners[load.name], self._words[load.name]
+        manners, chance = self.manners[load.name], self._words[load.name]
         is_garbled = chance.random() < manners.garbles
         repeated = 1 + int(chance.random() * number) if chance.random() < manners.repeats else number
         garbled = GARBLED[int(chance.random() * len(GARBLED))]
@@ -292,34 +286,50 @@ class Stage:
         return Sent(load, repeated, self.loop.time(), json.dumps(load.tx(repeated)).encode())
 
     def _hand_over(self, sent: Sent) -> None:
-        """To the hub itself, as its server does."""
-        hub = self.world.hub
+        """To the hub itself: as its server does, or where the caller hangs up, as a task that is cancelled."""
+        hub, manners = self.world.hub, self.manners[sent.load.name]
+        chance = self._words[sent.load.name]
+        hangs_up, patience = chance.random() < manners.hangs_up, chance.random() * manners.patience
         sent.sent_at = self.loop.time()
         try:
-            answer = hub.begin(read_transaction(sent.raw))
+            transaction = read_transaction(sent.raw)
         except Malformed as problem:
-            answer = hub.refuse_malformed(problem)
+            self._replied(sent, hub.refuse_malformed(problem), None)
+            return
+        if hangs_up:
+            task = self.loop.create_task(hub.handle(transaction))
+            task.add_done_callback(lambda task: self._task_ended(sent, task))
+            self.loop.call_later(patience, task.cancel)
+            return
+        answer = hub.begin(transaction)
         if isinstance(answer, Reply):
             self._replied(sent, answer, None)
         else:
             Drive(answer, lambda reply, problem: self._replied(sent, reply, problem))
 
+    def _task_ended(self, sent: Sent, task: asyncio.Task[Reply]) -> None:
+        if task.cancelled():
+            sent.lost = "hung up"
+            self._settled(sent)
+        else:
+            self._replied(sent, *((None, problem) if (problem := task.exception()) else (task.result(), None)))
+
     def _replied(self, sent: Sent, reply: Reply | None, problem: BaseException | None) -> None:
-        if sent.reply is not None:
+        if sent.is_settled:
             sent.extra += 1
             return
-        sent.answered_at = self.loop.time()
         if reply is None:
             sent.lost = f"the hub failed: {problem!r}"
         else:
+            sent.answered_at = self.loop.time()
             sent.reply = write_reply(reply)
         self._settled(sent)
 
     def _settled(self, sent: Sent) -> None:
         self._open -= 1
+        now = sent.settled_at = self.loop.time()
         process = sent.load.process
         if isinstance(process, ClosedLoop):
-            now = self.loop.time()
             again = process.again(now, self._thinking[sent.load.name])
             self._send_at(max(again, now + LEAST_THINK), sent.load)
         self._look_whether_over()
@@ -353,6 +363,8 @@ class Stage:
 
     def go_down(self) -> None:
         """The hub refuses what comes from now on; its server goes on to its last reply."""
+        if self.down_at is None:
+            self.down_at = self.loop.time()
         self.world.hub.go_down()
         if self.server is not None and self._going_down is None:
             self._going_down = self.loop.create_task(_end(self.server))

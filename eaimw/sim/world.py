@@ -17,10 +17,10 @@ from random import Random
 from typing import Any, TypeVar
 
 from eaimw.adapters.http_client import HttpTransport
-from eaimw.config import Address, HubSettings, TargetSettings
-from eaimw.hub import Hub, MakeTransport
+from eaimw.config import Address, HubSettings
+from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
-from eaimw.ports import AccessLog
+from eaimw.ports import AccessLog, Transport
 from eaimw.sim.chance import stream
 from eaimw.sim.link import Link
 from eaimw.sim.loop import EPOCH, SimulationError, VirtualClock, VirtualLoop
@@ -54,8 +54,7 @@ class World:
     """A hub with everything around it simulated; for one `run`.
 
     seed: what all chance comes from. epoch: the wall clock at the loop's time 0. loop: with other bounds or a charge.
-    access_log: hears of every transaction, as the hub's own does. make_transport: what carries the calls; None: the
-    hub's HTTP client, over the network in memory.
+    access_log: hears of every transaction, as the hub's own does. make_transport: what carries the hub's calls.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class World:
         epoch: datetime = EPOCH,
         loop: VirtualLoop | None = None,
         access_log: AccessLog | None = None,
-        make_transport: MakeTransport | None = None,
+        make_transport: Callable[..., Transport] = HttpTransport,
     ) -> None:
         self.seed = seed
         self.loop = VirtualLoop() if loop is None else loop
@@ -87,13 +86,10 @@ class World:
             settings,
             clock=self.clock,
             telemetry=self.telemetry,
-            make_transport=self._http if make_transport is None else make_transport,
+            make_transport=lambda name, target: make_transport(name, target, clock=self.clock, resolver=self.resolver),
             make_random=self.make_random,
             access_log=access_log,
         )
-
-    def _http(self, name: str, target: TargetSettings) -> HttpTransport:
-        return HttpTransport(name, target, clock=self.clock, resolver=self.resolver)
 
     def make_random(self, name: str) -> Random:
         """The hub's stream of chance for a target; another than its link's."""

@@ -93,7 +93,7 @@ def replay(recorded: Sequence[Past], answers: Sequence[Past], settings: HubSetti
         seed=seed,
         loop=loop,
         access_log=noted,
-        make_transport=lambda name, target: _Answering(answers, loop, target),
+        make_transport=lambda name, target, **_: _Answering(answers, loop, target),
     )
 
     async def story() -> None:

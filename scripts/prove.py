@@ -1,0 +1,105 @@
+"""Proves the hub by simulation, seed by seed, on every core; what fails is said with the command that repeats it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import click
+
+from eaimw.sim.isolation import BOUND, BOUND_BY_BYTES, COST, FAULTS, Isolation, isolation
+from eaimw.sim.prove import Failure, Proved, prove
+
+
+@click.command()
+@click.option("--seeds", type=click.IntRange(1), help="How many seeds. [200; with --seed: that one alone]")
+@click.option("--seed", type=click.IntRange(0), help="The first seed.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=os.cpu_count() or 1, help="Processes. [one per core]")
+@click.option("--all", "goes_on", is_flag=True, help="List every seed that fails, instead of ending at the first.")
+def main(seeds: int | None, seed: int | None, jobs: int, goes_on: bool) -> None:
+    """Play random runs of the hub in virtual time: settings, loads, callers, targets, links, and their faults.
+
+    Each seed is two runs: in one every invariant is checked at every step; in the other all targets but CLAIM are
+    well, and CLAIM's replies and their times must be the same to the byte. Then CLAIM is put beside a CORE with each
+    fault by itself, once where a step costs no time and once where it costs what a processor takes. Exit status 0 if
+    all holds, else 1.
+    """
+    first = seed or 0
+    count = seeds or (200 if seed is None else 1)
+    began = time.monotonic()
+    with ProcessPoolExecutor(jobs) as pool:
+        try:
+            results = watched(pool.map(prove, range(first, first + count)), count, "seeds")
+            failures, transactions, steps = judged(results, goes_on)
+            isolated = count > 1 and not failures and shown_isolation(pool)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if failures:
+        print(f"failed: {' '.join(str(failure.seed) for failure in failures)}")
+        sys.exit(1)
+    took = time.monotonic() - began
+    seeds_hold = "1 seed holds" if count == 1 else f"{count:,} seeds hold"
+    print(f"{seeds_hold}: {transactions:,} transactions in {steps:,} steps (simulated), {took:.0f} s on {jobs}")
+    sys.exit(0 if isolated or count == 1 else 1)
+
+
+def watched(results: Iterable[Proved | Failure], count: int, what: str) -> Iterator[Proved | Failure]:
+    """The same, with a bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield from results
+        return
+    with click.progressbar(results, length=count, label=what, file=sys.stderr) as bar:
+        yield from bar
+
+
+def judged(results: Iterable[Proved | Failure], goes_on: bool) -> tuple[list[Failure], int, int]:
+    """The failures, transactions and steps; each failure is told at once."""
+    failures, transactions, steps = [], 0, 0
+    for result in results:
+        if isinstance(result, Proved):
+            transactions += result.transactions
+            steps += result.steps
+            continue
+        failures.append(result)
+        tell(result)
+        if not goes_on:
+            break
+    return failures, transactions, steps
+
+
+def tell(failure: Failure) -> None:
+    """What came before it, what was broken, and how to see it again."""
+    print()
+    for line in failure.story:
+        print("  " + line)
+    print(f"seed {failure.seed}: {failure.why}")
+    print(f"again: scripts/prove --seed {failure.seed}", flush=True)
+
+
+def shown_isolation(pool: ProcessPoolExecutor) -> bool:
+    """The table of CLAIM beside an ailing CORE; whether every bound holds."""
+    free, costly = pool.map(isolation, FAULTS), pool.map(isolation_at_a_cost, FAULTS)
+    print(f"CLAIM beside an ailing CORE (simulated); a step costs no time, then {COST * 1e6:g} us of processor time:")
+    print(f"  {'CORE':22} {'its replies':>11} {'of CLAIM':>9} {'unlike':>7}   {'later or earlier by':>19} {'bound':>9}")
+    print(f"  {'':22} {'unlike':>11} {'':>9} {'':>7}")
+    holds = True
+    for one, other in zip(free, costly, strict=True):
+        bound = BOUND_BY_BYTES if one.fault == "link byte by byte" else BOUND
+        holds &= one.unlike == 0 and one.latest == 0 and other.latest < bound
+        print(
+            f"  {one.fault:22} {one.harmed:11,} {one.replies:9,} {one.unlike:7,}   {other.latest * 1e3:16.3f} ms"
+            f" {bound * 1e3:6.1f} ms"
+        )
+    return holds
+
+
+def isolation_at_a_cost(fault: str) -> Isolation:
+    """For another process."""
+    return isolation(fault, charge=COST)
+
+
+if __name__ == "__main__":
+    main()

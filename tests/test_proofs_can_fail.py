@@ -1,0 +1,323 @@
+"""Each check of the proofs can fail: a hub that is broken on purpose is caught by the check that is meant for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from eaimw import layers, replies, verdict, wire
+from eaimw.adapters import http_reply, http_server
+from eaimw.adapters.http_client import HttpTransport
+from eaimw.adapters.http_request import RequestReader
+from eaimw.hub import Hub
+from eaimw.kernel.breaker import CircuitBreaker, Permit, State
+from eaimw.kernel.bulkhead import Bulkhead
+from eaimw.model import Call, Reply
+from eaimw.sim.chance import stream
+from eaimw.sim.link import Link
+from eaimw.sim.prove import Failure, prove
+from eaimw.sim.world import World
+from eaimw.target import CodeCounts, Target
+
+Break = Callable[[pytest.MonkeyPatch], None]
+BREAKS: dict[str, tuple[Break, str]] = {}
+
+
+def caught_by(*words: str) -> Callable[[Break], Break]:
+    """What the checker must say when the hub is broken so: one of these."""
+
+    def note(breaks: Break) -> Break:
+        BREAKS[breaks.__name__] = breaks, "|".join(words)
+        return breaks
+
+    return note
+
+
+def every(number: int) -> Callable[[], bool]:
+    """True at each so-manyth call."""
+    count: Iterator[int] = itertools.count(1)
+    return lambda: next(count) % number == 0
+
+
+@caught_by("places are taken at the hub, and there are")
+def a_bulkhead_that_refuses_nobody(patch: pytest.MonkeyPatch) -> None:
+    def acquire(self: Bulkhead) -> bool:
+        self._taken += 1
+        return True
+
+    patch.setattr(Bulkhead, "acquire", acquire)
+
+
+@caught_by("at rest, .* places are taken")
+def a_bulkhead_that_leaks_a_place(patch: pytest.MonkeyPatch) -> None:
+    release, now = Bulkhead.release, every(20)
+    patch.setattr(Bulkhead, "release", lambda self: None if now() else release(self))
+
+
+@caught_by("at rest, .* places are taken")
+def a_place_that_a_cancelled_call_keeps(patch: pytest.MonkeyPatch) -> None:
+    async def held(self: layers.InflightLimit, answer: Coroutine[Any, Any, Reply]) -> Reply:
+        reply = await answer
+        self._bulkhead.release()
+        return reply
+
+    patch.setattr(layers.InflightLimit, "_held", held)
+
+
+@caught_by("E905 with")
+def a_bulkhead_that_is_full_too_soon(patch: pytest.MonkeyPatch) -> None:
+    acquire, now = Bulkhead.acquire, every(20)
+    patch.setattr(Bulkhead, "acquire", lambda self: not now() and acquire(self))
+
+
+@caught_by("HALF_OPEN and the probe was out")
+def a_breaker_that_lets_two_probes_through(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CircuitBreaker, "_has_place", lambda self, generation, now: True)
+
+
+@caught_by("called while its circuit was OPEN")
+def a_breaker_that_lets_calls_through_while_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CircuitBreaker, "wait", lambda self: 0.0)
+    patch.setattr(CircuitBreaker, "acquire", lambda self: Permit(self, self._now))
+
+
+@caught_by("E904, and its circuit is HALF_OPEN and lets a call through")
+def a_permit_that_strands_its_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Permit, "ignore", lambda self: None)
+
+
+@caught_by("its circuit is CLOSED; it must be OPEN")
+def a_breaker_that_does_not_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Permit, "failure", Permit.success)
+
+
+@caught_by("a second reply to the same call")
+def a_reply_that_is_made_twice(patch: pytest.MonkeyPatch) -> None:
+    finish, now = Hub._finish, every(50)
+
+    def twice(self: Hub, reply: Reply, *others: Any) -> Reply:
+        if now():
+            finish(self, reply, *others)
+        return finish(self, reply, *others)
+
+    patch.setattr(Hub, "_finish", twice)
+
+
+@caught_by("its caller has had 2 answers", "its caller has had the reply to")
+def a_reply_that_is_written_twice(patch: pytest.MonkeyPatch) -> None:
+    write, now = http_server._Connection._write, every(50)
+
+    def twice(self: Any, *args: Any) -> None:
+        if now():
+            write(self, *args)
+        write(self, *args)
+
+    patch.setattr(http_server._Connection, "_write", twice)
+
+
+@caught_by("transactions have had no answer", "its caller has had no reply")
+def a_reply_that_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    write, now = http_server._Connection._write, every(50)
+    patch.setattr(http_server._Connection, "_write", lambda self, *args: None if now() else write(self, *args))
+
+
+@caught_by("its caller has had a reply that the hub has not made", "its caller has had the reply to")
+def a_reply_that_goes_to_another(patch: pytest.MonkeyPatch) -> None:
+    before: list[Reply] = []
+    write = wire.write_reply
+
+    def shifted(reply: Reply) -> bytes:
+        before.append(reply)
+        return write(before[max(0, len(before) - 2)])
+
+    patch.setattr("eaimw.adapters.http_server.write_reply", shifted)
+
+
+def failing_with(patch: pytest.MonkeyPatch, **said: Any) -> None:
+    """The hub says so where a call has failed."""
+    failed = replies.failed
+
+    def lying(*args: Any) -> Reply:
+        reply = failed(*args)
+        for name, value in said.items():
+            setattr(reply, name, value)
+        return reply
+
+    patch.setattr("eaimw.layers.failed", lying)
+
+
+@caught_by("not_sent, and the target has received it", "E500 has the outcome not_sent")
+def not_sent_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    failing_with(patch, outcome="not_sent", retryable=True)
+
+
+@caught_by("the target has said nothing", "by what the target has said", "the target has answered 0 times")
+def done_where_nobody_answered(patch: pytest.MonkeyPatch) -> None:
+    failing_with(patch, code="0000", outcome="done", retryable=False)
+
+
+@caught_by("says retryable: True")
+def an_unknown_outcome_that_shall_be_tried_again(patch: pytest.MonkeyPatch) -> None:
+    failing_with(patch, retryable=True)
+
+
+@caught_by("by what the target has said .* it must be E500")
+def a_status_that_nobody_looks_at(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdict, "_is_judged_by_body", lambda status: True)
+
+
+@caught_by("its budget is")
+def a_deadline_that_comes_late(patch: pytest.MonkeyPatch) -> None:
+    begin = layers.Deadline.__call__
+
+    def late(self: layers.Deadline, call: Call) -> Any:
+        self._timeout += 0.001
+        return begin(self, call)
+
+    patch.setattr(layers.Deadline, "__call__", late)
+
+
+@caught_by("it was refused only after")
+def a_refusal_that_waits(patch: pytest.MonkeyPatch) -> None:
+    begin = Hub.begin
+
+    def slow(self: Hub, tx: Any, started: float | None = None) -> Any:
+        started = self._clock.monotonic() if started is None else started
+
+        async def later() -> Reply:
+            await asyncio.sleep(0.05)
+            answer = begin(self, tx, started)
+            return answer if isinstance(answer, Reply) else await answer
+
+        return later()
+
+    patch.setattr(Hub, "begin", slow)
+
+
+@caught_by("at rest, .* connections are open")
+def a_connection_that_is_left_open_for_good(patch: pytest.MonkeyPatch) -> None:
+    def abort(self: http_reply.Connection) -> None:
+        self.is_closed = True
+
+    patch.setattr(http_reply.Connection, "abort", abort)
+
+
+@caught_by("calls are in flight at the target, and the hub may have")
+def a_connection_that_ends_too_late(patch: pytest.MonkeyPatch) -> None:
+    abort = http_reply.Connection.abort
+
+    def late(self: http_reply.Connection) -> None:
+        self.is_closed = True
+        if self._transport is not None and not self._transport.is_closing():
+            self.loop.call_later(1.0, abort, self)
+
+    patch.setattr(http_reply.Connection, "abort", late)
+
+
+@caught_by("connections, and may have")
+def connections_that_are_never_used_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HttpTransport, "_take_idle", lambda self, now: None)
+
+
+@caught_by("at rest, .* tasks go on")
+def a_task_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    call_ended, kept = HttpTransport._connected, []
+
+    async def connected(self: HttpTransport, *args: Any) -> Any:
+        kept.append(asyncio.get_running_loop().create_task(asyncio.sleep(1e6)))
+        return await call_ended(self, *args)
+
+    patch.setattr(HttpTransport, "_connected", connected)
+
+
+@caught_by("bytes of arriving requests")
+def room_that_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    feed = RequestReader.feed
+
+    def feeding(self: RequestReader, data: bytes) -> None:
+        self._arrivals.bytes += 1
+        feed(self, data)
+
+    patch.setattr(RequestReader, "feed", feeding)
+
+
+@caught_by("the log has")
+def a_change_that_is_not_logged(patch: pytest.MonkeyPatch) -> None:
+    changed = Target._changed
+
+    def silent(self: Target, change: Any) -> None:
+        if change.after is not State.HALF_OPEN:
+            changed(self, change)
+
+    patch.setattr(Target, "_changed", silent)
+
+
+@caught_by("the figures count the changes")
+def a_change_that_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    changed = Target._changed
+
+    def counting(self: Target, change: Any) -> None:
+        before = dict(self.changes)
+        changed(self, change)
+        self.changes = before
+
+    patch.setattr(Target, "_changed", counting)
+
+
+@caught_by("the counts of codes are")
+def a_code_that_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    add = CodeCounts.add
+    patch.setattr(CodeCounts, "add", lambda self, code: (add(self, code), add(self, code)))
+
+
+@caught_by("E904 has retry_after_ms None")
+def a_refusal_that_does_not_say_when(patch: pytest.MonkeyPatch) -> None:
+    refused = replies.refused
+
+    def silent(*args: Any, **options: Any) -> Reply:
+        reply = refused(*args, **options)
+        reply.retry_after_ms = None
+        return reply
+
+    patch.setattr("eaimw.layers.refused", silent)
+
+
+@caught_by("changes .* replies of CLAIM")
+def targets_that_share_their_chance(patch: pytest.MonkeyPatch) -> None:
+    shared: dict[World, Any] = {}
+    patch.setattr(World, "make_random", lambda self, name: shared.setdefault(self, stream(self.seed, "all")))
+
+
+@caught_by("changes .* replies of CLAIM")
+def links_that_share_their_chance(patch: pytest.MonkeyPatch) -> None:
+    shared = stream(0, "all links")
+    init = Link.__init__
+    patch.setattr(Link, "__init__", lambda self, name, random, conditions: init(self, name, shared, conditions))
+
+
+@caught_by("Forbidden: time.time()", "Forbidden: time.monotonic()")
+def a_hub_that_looks_at_the_real_clock(patch: pytest.MonkeyPatch) -> None:
+    begin = layers.Deadline.__call__
+    patch.setattr(layers.Deadline, "__call__", lambda self, call: (time.monotonic(), begin(self, call))[1])
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_hub_that_is_broken_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within thirty seeds, in words that name what was broken."""
+    breaks, words = BREAKS[name]
+    breaks(monkeypatch)
+    said = []
+    for seed in range(30):
+        proved = prove(seed)
+        if isinstance(proved, Failure):
+            said.append(proved.why)
+            if re.search(words, proved.why):
+                break
+    else:
+        pytest.fail(f"nobody has said {words}; but {said}")
