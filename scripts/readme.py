@@ -47,8 +47,12 @@ def reply_codes() -> str:
         **{code: rule for code, rule in codes.RULES.items() if code != codes.OK},
     }
     unsent = {code: f"{codes.RULES[code].outcome}; not_sent if no byte was handed over" for code in codes.MAY_BE_UNSENT}
+    # A code that has no name in `codes` is said by no part of the hub.
+    said = {value for name, value in vars(codes).items() if name.isupper() and isinstance(value, str)}
+    marks = {code: " (*not yet*)" for code in codes.RULES if code not in said}
     rows = [
-        f"| `{code}` | {rule.meaning} | {unsent.get(code, rule.outcome)} | {rule.sample} | {rule.http} |"
+        f"| `{code}` | {rule.meaning}{marks.get(code, '')} | {unsent.get(code, rule.outcome)} | {rule.sample} "
+        f"| {rule.http} |"
         for code, rule in rules.items()
     ]
     return "\n".join(["| code | means | outcome | breaker sample | HTTP |", "|---|---|---|---|---|", *rows])
