@@ -75,7 +75,9 @@ RULES: dict[str, Rule] = {
 MAY_BE_UNSENT = frozenset({TIMEOUT, NO_CONNECTION})
 FAILURES = frozenset(code for code, rule in RULES.items() if rule.sample == "failure")
 
-_is_code = re.compile(r"[A-Z0-9]{4}").fullmatch
+CODE_PATTERN = r"[A-Z0-9]{4}"
+CODE_ALLOWED = "a string of four of A-Z 0-9"
+_is_code = re.compile(CODE_PATTERN).fullmatch
 _is_denial = re.compile(r"B2[0-9]{2}").fullmatch
 _is_of_a_hub = re.compile(r"E9[0-9]{2}").fullmatch
 

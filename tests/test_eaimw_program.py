@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from commands import command
+from commands import eaimw
 
 from eaimw.cli import COMMANDS
-
-
-def said(*arguments: str) -> tuple[int, str, str]:
-    with command(*arguments) as running:
-        status = running.wait()
-        return status, b"".join(running.lines).decode(), running.errors
 
 
 def test_every_command_has_its_help() -> None:
     """With -h as with --help."""
     for asked in ([], *([name] for name in COMMANDS)):
-        status, text, errors = said(*asked, "-h")
-        assert (status, errors) == (0, "")
-        assert text.startswith(" ".join(["Usage: eaimw", *asked, "["]))
-        assert "-h, --help" in text
+        done = eaimw(*asked, "-h")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(" ".join(["Usage: eaimw", *asked, "["]))
+        assert "-h, --help" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -33,14 +27,14 @@ def test_every_command_has_its_help() -> None:
 )
 def test_a_command_that_is_not_there_is_told_with_the_nearest(name: str, says: str) -> None:
     """Status 2, whatever stands behind it."""
-    status, text, errors = said(name, "--listen", "x")
-    assert (status, text) == (2, "")
-    assert errors.splitlines()[-1] == f"Error: {says}"
-    assert "Traceback" not in errors
+    done = eaimw(name, "--listen", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == f"Error: {says}"
+    assert "Traceback" not in done.stderr
 
 
 def test_an_option_that_is_not_there_is_told() -> None:
     """It is not taken for a command."""
-    status, _, errors = said("--relay")
-    assert status == 2
-    assert "No such option" in errors
+    done = eaimw("--relay")
+    assert done.returncode == 2
+    assert "No such option" in done.stderr

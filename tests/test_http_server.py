@@ -9,7 +9,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,8 +20,9 @@ from typing import Any
 import aiohttp
 import pytest
 import requests
+from commands import command, eaimw
 from relayed import ENDS_WITHIN, Peer, ok, peer, relay, tx
-from served import ROOT, eventually
+from served import eventually
 from serving import TX, Caller, Server, request, serving
 
 from eaimw.adapters import http_request, http_server
@@ -590,20 +590,13 @@ def test_the_hub_of_a_file_is_served(tmp_path: Path, well: Peer) -> None:
     """`eaimw serve FILE`: its targets, its listen, its log; without a listen it says what to add."""
     file = tmp_path / "hub.toml"
     file.write_text(f"[hub]\nlisten = '127.0.0.1:0'\n[targets.EAST]\nurl = '{well.url}'\n", encoding="utf-8")
-    program = [sys.executable, "-c", "from eaimw.cli import main; main()", "serve", str(file)]
-    with subprocess.Popen(program, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            url = process.stderr.readline().split()[-1]
-            answer = requests.post(f"{url}/tx", json=tx(1, "EAST"), timeout=30)
-            assert answer.json()["code"] == "0000"
-            process.terminate()
-            assert process.wait(ENDS_WITHIN) == 0
-        finally:
-            process.kill()
+    with command("serve", str(file), cwd=tmp_path) as running:
+        server = Server(running)
+        assert server.post(tx(1, "EAST")).json()["code"] == "0000"
+        assert server.stop() == 0
     assert (tmp_path / "breaker.log").exists()
     file.write_text(f"[targets.EAST]\nurl = '{well.url}'\n", encoding="utf-8")
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = eaimw("serve", str(file))
     assert done.returncode == 2
     assert "has no [hub] listen" in done.stderr
 

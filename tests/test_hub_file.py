@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import eaimw
 from relayed import ok, peer
 from served import ROOT
 
@@ -283,11 +284,6 @@ def test_ops_from_python_are_checked_as_well(ops: Any, words: str) -> None:
 
 
 # The commands.
-
-
-def eaimw(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", "from eaimw.cli import main; main()", *arguments]
-    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_commands_say_what_is_wrong_and_how_bad(folder: Path) -> None:

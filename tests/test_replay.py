@@ -277,6 +277,7 @@ ROOM = "a string of 1 to 64 of A-Z a-z 0-9 _ . -, or null"
         ({**line(1), "op": 5}, f"op is 5; it must be {ROOM}"),
         ({**line(1), "timeout_ms": 0}, "timeout_ms is 0; it must be an integer from 1 to 3,600,000, or null"),
         ({**line(1), "code": "0"}, "code is '0'; it must be a string of four of A-Z 0-9"),
+        ({**line(1), "code": "0000\n"}, "code is '0000\\n'; it must be a string of four of A-Z 0-9"),
         ({**line(1), "outcome": "fine"}, "outcome is 'fine'; it must be one of done, not_sent, unknown, accepted"),
         ({**line(1), "duration": -1}, "duration is -1; it must be seconds from 0 to 1,000,000, or null where no call"),
         ({**line(1), "sample": None}, "sample is null; it must be one of success, failure, none"),

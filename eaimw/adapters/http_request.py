@@ -34,7 +34,7 @@ _PASSED_ON = {b"x-priority"} | _OF_ONE_REQUEST
 
 
 class Refused(NamedTuple):
-    """Why a request is answered with an E400 of this HTTP status."""
+    """Why a request is not taken: with this HTTP status it is answered E400, with 503 E908."""
 
     status: int
     why: str
@@ -270,11 +270,9 @@ class RequestReader:
             return
         self._expects = False  # it has not waited for our word
         self._size += len(body)
-        self._arrivals.bytes += len(body)
+        self._arrivals.bytes += len(body)  # no more than `go_on` has just taken off: `feed` has looked at the limit
         if self._size > MAX_BYTES:
             self._refuse(413, f"the body has more than {MAX_BYTES:,} bytes")
-        elif self._arrivals.bytes > MAX_ARRIVING:
-            self._refuse(503, f"more than {MAX_ARRIVING:,} bytes are arriving at the hub at once; send it again later")
         else:
             self._body += body
 

@@ -18,6 +18,8 @@ from eaimw.app import say
 from eaimw.hub_file import ANOTHER, HubFile, is_same_file
 from eaimw.ports import AccessLog
 
+BREAKER_LOG = "breaker.log"  # the name of the file where nobody has given one
+
 
 class LogPaths(NamedTuple):
     """Where they are written. access, record: None where none is wanted."""

@@ -17,7 +17,7 @@ from eaimw.app import open_hub, say, two_targets
 from eaimw.cli.admin import admin_plane, admin_settings
 from eaimw.cli.files import read
 from eaimw.cli.lazy import HELP_NAMES
-from eaimw.cli.logs import Logs, log_paths, opened_logs
+from eaimw.cli.logs import BREAKER_LOG, Logs, log_paths, opened_logs
 from eaimw.cli.progress import progress
 from eaimw.cli.running import heed_signals, raise_limit, serve, signals, summary
 from eaimw.cli.streams import input_fd, output_fd
@@ -34,8 +34,6 @@ from eaimw.config import (
 )
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import HubFile, with_options
-
-LOG_NAME = "breaker.log"
 
 
 @click.command(context_settings=HELP_NAMES)  # it is a program by itself too
@@ -148,7 +146,7 @@ def relay(
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
     plane = admin_settings(ctx, admin, file)
-    paths = log_paths(ctx, breaker_log or Path(ctx.obj or LOG_NAME), file, record)
+    paths = log_paths(ctx, breaker_log or Path(ctx.obj or BREAKER_LOG), file, record)
     if address is not None:
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)

@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Meta
 
 from eaimw import codes
-from eaimw.config import NAME_ALLOWED
+from eaimw.config import NAME_ALLOWED, NAME_PATTERN
 from eaimw.errors import EaimwError, Unusable, shown
 from eaimw.kernel.breaker import State
+from eaimw.wire import MAX_TIMEOUT_MS
 
 MAX_TRANSACTIONS = 2_000_000
 MAX_SPAN = 366 * 86_400.0  # seconds from the first to the last
@@ -65,9 +66,9 @@ class Recording:
 
 
 _Time = Annotated[datetime, Meta(tz=True)]
-_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-_Code = Annotated[str, Meta(pattern=r"^[A-Z0-9]{4}$")]
-_Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
+_Name = Annotated[str, Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
+_Code = Annotated[str, Meta(pattern=rf"\A{codes.CODE_PATTERN}\Z")]
+_Milliseconds = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]
 
 
 class _Recorded(msgspec.Struct, gc=False):
@@ -130,12 +131,12 @@ _ALLOWED = {
     "time": "a time as 2026-11-29T20:51:03.123456+00:00",
     "target": f"{NAME_ALLOWED}, or null",
     "op": f"{NAME_ALLOWED}, or null",
-    "timeout_ms": "an integer from 1 to 3,600,000, or null",
-    "code": "a string of four of A-Z 0-9",
+    "timeout_ms": f"an integer from 1 to {MAX_TIMEOUT_MS:,}, or null",
+    "code": codes.CODE_ALLOWED,
     "outcome": f"one of {', '.join(codes.OUTCOMES)}",
     "duration": "seconds from 0 to 1,000,000, or null where no call was made",
     "sample": "one of success, failure, none",
-    "state": "one of CLOSED, OPEN, HALF_OPEN, or null",
+    "state": f"one of {', '.join(State)}, or null",
     "attempts": "an integer of at least 0",
     "elapsed_ms": "milliseconds from 0 to 1,000,000,000",
 }
