@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,8 @@ def main(seeds: int | None, seed: int | None, jobs: int, goes_on: bool) -> None:
     first = seed or 0
     count = seeds or (200 if seed is None else 1)
     began = time.monotonic()
-    with ProcessPoolExecutor(jobs) as pool:
+    # Ctrl-C is for this process, which then ends the others.
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
         try:
             results = watched(pool.map(prove, range(first, first + count)), count, "seeds")
             failures, transactions, steps = judged(results, goes_on)
@@ -82,15 +84,19 @@ def tell(failure: Failure) -> None:
 def shown_isolation(pool: ProcessPoolExecutor) -> bool:
     """The table of CLAIM beside an ailing CORE; whether every bound holds."""
     free, costly = pool.map(isolation, FAULTS), pool.map(isolation_at_a_cost, FAULTS)
-    print(f"CLAIM beside an ailing CORE (simulated); a step costs no time, then {COST * 1e6:g} us of processor time:")
-    print(f"  {'CORE':22} {'its replies':>11} {'of CLAIM':>9} {'unlike':>7}   {'later or earlier by':>19} {'bound':>9}")
-    print(f"  {'':22} {'unlike':>11} {'':>9} {'':>7}")
+    print(
+        "CLAIM beside an ailing CORE, against CLAIM beside a healthy one (simulated). A step of the loop costs nothing;"
+    )
+    print(f"then it costs {COST * 1e6:g} us of processor time, and answers of CLAIM move:")
+    print(
+        f"  {'what ails CORE':20} {'of CORE unlike':>15} {'of CLAIM unlike':>16}   {'moved at most':>16} {'bound':>9}"
+    )
     holds = True
     for one, other in zip(free, costly, strict=True):
         bound = BOUND_BY_BYTES if one.fault == "link byte by byte" else BOUND
         holds &= one.unlike == 0 and one.latest == 0 and other.latest < bound
         print(
-            f"  {one.fault:22} {one.harmed:11,} {one.replies:9,} {one.unlike:7,}   {other.latest * 1e3:16.3f} ms"
+            f"  {one.fault:20} {one.harmed:15,} {one.unlike:6,} of {one.replies:6,}   {other.latest * 1e3:13.3f} ms"
             f" {bound * 1e3:6.1f} ms"
         )
     return holds
@@ -102,4 +108,4 @@ def isolation_at_a_cost(fault: str) -> Isolation:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="scripts/prove")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eaimw import layers, replies, verdict, wire
-from eaimw.adapters import http_reply, http_server
+from eaimw.adapters import http_reply, http_server, metrics
 from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_request import RequestReader
 from eaimw.hub import Hub
@@ -270,6 +270,12 @@ def a_change_that_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Target, "_changed", counting)
 
 
+@caught_by("the metric eaimw_breaker_transitions is")
+def a_metric_that_leaves_one_out(patch: pytest.MonkeyPatch) -> None:
+    transitions = metrics._transitions
+    patch.setattr(metrics, "_transitions", lambda targets: transitions(targets[1:]))
+
+
 @caught_by("the counts of codes are")
 def a_code_that_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
     add = CodeCounts.add
@@ -303,13 +309,25 @@ def links_that_share_their_chance(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("Forbidden: time.time()", "Forbidden: time.monotonic()")
 def a_hub_that_looks_at_the_real_clock(patch: pytest.MonkeyPatch) -> None:
-    begin = layers.Deadline.__call__
-    patch.setattr(layers.Deadline, "__call__", lambda self, call: (time.monotonic(), begin(self, call))[1])
+    begin, now = layers.Deadline.__call__, every(5)
+
+    def looking(self: layers.Deadline, call: Call) -> Any:
+        if now():
+            time.monotonic()
+        return begin(self, call)
+
+    patch.setattr(layers.Deadline, "__call__", looking)
+
+
+@caught_by("E500 without a call")
+def a_hub_that_fails(patch: pytest.MonkeyPatch) -> None:
+    begin, now = layers.Deadline.__call__, every(50)
+    patch.setattr(layers.Deadline, "__call__", lambda self, call: 1 / 0 if now() else begin(self, call))
 
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_hub_that_is_broken_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within thirty seeds, in words that name what was broken."""
+    """Within thirty seeds, in words that name what was broken, after what had happened before it."""
     breaks, words = BREAKS[name]
     breaks(monkeypatch)
     said = []
@@ -317,6 +335,7 @@ def test_a_hub_that_is_broken_is_caught(name: str, monkeypatch: pytest.MonkeyPat
         proved = prove(seed)
         if isinstance(proved, Failure):
             said.append(proved.why)
+            assert proved.story, proved.why
             if re.search(words, proved.why):
                 break
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from typing import Any
 
@@ -109,21 +110,42 @@ def test_a_closed_loop_waits_for_its_answers() -> None:
 
 def test_callers_have_their_manners() -> None:
     """Who hangs up gets nothing; who half-closes, pipelines or dawdles gets its reply; what is garbled gets E400."""
-    loads = [Load(name, "CORE", Poisson(5.0)) for name in ("up", "half", "line", "slow", "bad")]
+    loads = [Load(name, "CORE", Poisson(5.0)) for name in ("up", "half", "line", "slow", "parts", "bad")]
     manners = {
         "up": Manners(hangs_up=1.0, patience=0.001),
         "half": Manners(half_closes=1.0),
         "line": Manners(pipelines=1.0),
         "slow": Manners(dawdles=1.0),
+        "parts": Manners(chunks=1.0),
         "bad": Manners(garbles=1.0),
     }
     backend = Backend(capacity=Capacity(Fixed(0.05)))
     record = run(backend, *loads, manners=manners)
     answers = {load.name: codes(record, load).keys() for load in loads}
     assert answers["up"] == {"hung up"}
-    assert answers["half"] == answers["line"] == answers["slow"] == {"0000"}
+    assert answers["half"] == answers["line"] == answers["slow"] == answers["parts"] == {"0000"}
     assert answers["bad"] <= {"E400", "E903"}
     assert record.left_over == []
+
+
+def test_who_hangs_up_on_the_hub_itself_is_cancelled() -> None:
+    """At some instant of the call; its place comes back, and a half-open circuit does not wait for it."""
+    manners = {"core": Manners(hangs_up=0.5, patience=0.2)}
+    record = run(Backend(capacity=Capacity(Fixed(0.1))), door="hub", manners=manners)
+    told = codes(record, CORE)
+    assert told.keys() == {"0000", "hung up"}
+    assert told["hung up"] > 10
+    assert len(record.heard) == len(record.sent) - told["hung up"]
+    assert record.left_over == []
+
+
+@pytest.mark.parametrize(("seconds", "elapsed"), [(0.3, 301), (math.inf, 500)])
+def test_a_name_takes_time_to_look_up(seconds: float, elapsed: int) -> None:
+    """Within the connect timeout the call goes on; beyond it, E902."""
+    settings = two_targets("http://core.bank/tx", "http://10.0.0.2:80/tx")
+    record = play(settings, {"CORE": Backend(look_up=seconds)}, [Load("one", "CORE", Constant(1.0))], seed=1, until=1.5)
+    told = json.loads(record.sent[0].reply or b"")
+    assert round(told["elapsed_ms"]) == elapsed + (told["code"] == "0000")
 
 
 def test_a_hub_that_goes_down_answers_what_it_has() -> None:
@@ -169,5 +191,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         Backend(forms={"round": 1.0})
     with pytest.raises(Refused, match="not be more than 1 together"):
         Backend(forms={"cut": 0.6, "chunked": 0.6})
+    with pytest.raises(Refused, match=r"down, after the one before must be a finite number above 2; not 1\.5"):
+        Backend(down=((1.0, 2.0), (1.5, 3.0)))
     with pytest.raises(Refused, match="hangs_up must be a finite number"):
         Manners(hangs_up=2.0)

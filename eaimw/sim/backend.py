@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 from eaimw.sim.capacity import Capacity
@@ -26,7 +27,8 @@ class Backend:
 
     capacity: service time, servers, queue. timeline: its modes over time.
     conditions: of the link to it, each from its time on. forms: the shares of its answers that go out in a form of
-    `forms.FORMS`; the rest is plain. down: from when to when its process is gone: nobody listens, connections end.
+    `forms.FORMS`; the rest is plain. down: from when to when its process is gone, in order of time: nobody listens,
+    connections end.
     look_up: seconds that the look-up of its name takes, if its URL has one; inf: it hangs.
     make_trade: what it knows of its business; None: by its name that of `bank.TRADES`, else whatever is asked is done.
     """
@@ -49,6 +51,8 @@ class Backend:
         for begin, end in self.down:
             check_number("down", begin, least=0)
             check_number("down, until", end, above=begin)
+        for (_, end), (begin, _) in pairwise(self.down):
+            check_number("down, after the one before", begin, above=end)
 
     def chooser(self, chance: Random) -> Callable[[], Form]:
         """For `Service`: the form of each answer."""

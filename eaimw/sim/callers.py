@@ -23,6 +23,8 @@ __all__ = ["Address", "Crowd", "Manners", "Sent"]
 
 Address = tuple[str, int]
 
+# In so many pieces a dawdler sends.
+PIECES = 4
 # What a garbling caller sends: no transaction at all, and some that are nearly one.
 GARBLED = (
     b"\x00\xff\xfe",
@@ -219,7 +221,7 @@ class _Line(asyncio.Protocol):
             raw += b"Content-Length: %d\r\n\r\n%b" % (len(sent.raw), sent.raw)
         if way.dawdle is not None:
             self._rest = raw
-            self._dawdle(way.dawdle / 3, way.half_closes)
+            self._dawdle(-(-len(raw) // PIECES), way.dawdle / (PIECES - 1), way.half_closes)
         else:
             self._transport.write(raw)
             if way.half_closes:
@@ -232,14 +234,11 @@ class _Line(asyncio.Protocol):
         self._lose(why)
         self._transport.abort()
 
-    def _dawdle(self, pause: float, half_closes: bool) -> None:
-        size = max(1, len(self._rest) // 2)
-        if size < 20:
-            size = len(self._rest)
+    def _dawdle(self, size: int, pause: float, half_closes: bool) -> None:
         piece, self._rest = self._rest[:size], self._rest[size:]
         self._transport.write(piece)
         if self._rest:
-            self._timers.append(self._crowd.loop.call_later(pause, self._dawdle, pause, half_closes))
+            self._timers.append(self._crowd.loop.call_later(pause, self._dawdle, size, pause, half_closes))
         elif half_closes:
             self._transport.write_eof()
 

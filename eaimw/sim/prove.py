@@ -53,14 +53,19 @@ def prove(seed: int) -> Proved | Failure:
 
 
 def checked(run: Run) -> Record:
-    """Its record. Raises Broken where an invariant is, and what `play` raises."""
+    """Its record. Raises Broken where an invariant is, and what `play` raises, with the story as its notes."""
     checkers: list[Checker] = []
 
     def watch(stage: Stage) -> Callable[[], None]:
         checkers.append(Checker(stage))
         return checkers[0].step
 
-    record = run.play(watch)
+    try:
+        record = run.play(watch)
+    except BaseException as problem:
+        for line in checkers[0].story if checkers else ():
+            problem.add_note(line)
+        raise
     checkers[0].finish(record)
     return record
 

@@ -19,7 +19,7 @@ from eaimw.sim.capacity import Capacity
 from eaimw.sim.chance import stream
 from eaimw.sim.durations import Duration, Exponential, Fixed, Lognormal
 from eaimw.sim.forms import FORMS
-from eaimw.sim.link import Conditions, Draw, Way
+from eaimw.sim.link import Conditions, Draw, Pieces, Way
 from eaimw.sim.load import Bursts, ClosedLoop, Constant, Load, Piece, Poisson, Process
 from eaimw.sim.modes import settings_from
 from eaimw.sim.play import Record, Stage, play
@@ -28,9 +28,9 @@ from eaimw.sim.timeline import Fault, Timeline
 
 __all__ = ["Run", "rough"]
 
-# Forms of a megabyte, which would be a million steps if they went byte by byte.
+# Forms of a megabyte are rare, and where bytes go one by one, each a step, there is none of these.
 HUGE = {"largest", "too_long", "too_long_in_chunks"}
-SMALL = [name for name in FORMS if name not in HUGE]
+LARGE = HUGE | {"long_head"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def _settings(draw: Random, number: int) -> TargetSettings:
 def _backend(draw: Random, until: float, is_fine: bool) -> Backend:
     forms = {}
     if draw.random() < 0.6:
-        known = SMALL if is_fine or draw.random() < 0.9 else [*FORMS]
-        chosen = draw.sample(known, draw.randint(1, 4))
+        avoided = LARGE if is_fine else HUGE if draw.random() < 0.9 else ()
+        chosen = draw.sample([form for form in FORMS if form not in avoided], draw.randint(1, 4))
         forms = {form: draw.uniform(0.02, 0.25) for form in chosen}
     down: tuple[tuple[float, float], ...] = ()
     if draw.random() < 0.2:
@@ -170,17 +170,21 @@ def _target_conditions(draw: Random, is_fine: bool) -> Conditions:
 
 def _caller_conditions(draw: Random, is_fine: bool) -> Conditions:
     """Rough, but a caller gets through or learns that it does not: nobody waits for ever."""
-    there, back = (replace(_way(draw, is_fine), rate=draw.choice((1e5, 1e6)), buffer=100_000) for _ in range(2))
+    there, back = (replace(_way(draw, is_fine), rate=draw.choice((1e5, 1e6)), buffer=262_144) for _ in range(2))
     there, back = (way if way.stall_after is None else replace(way, stall_for=1.0) for way in (there, back))
     return Conditions(there=there, back=back, reset_within=_some(draw, 0.1, lambda: draw.uniform(0.5, 5)))
 
 
 def _way(draw: Random, is_fine: bool) -> Way:
+    pieces: Pieces = draw.choice(("whole", "random", "bytes" if is_fine else "random"))
+    buffer = draw.choice((262_144, 262_144, draw.randint(100, 10_000)))
+    if not is_fine and pieces != "whole":  # through a full buffer even much would trickle byte by byte
+        buffer = 262_144
     return Way(
         latency=_latency(draw),
-        pieces=draw.choice(("whole", "random", "bytes" if is_fine else "random")),
+        pieces=pieces,
         rate=draw.choice((math.inf, math.inf, 10 ** draw.uniform(3, 6))),
-        buffer=draw.choice((262_144, 262_144, draw.randint(100, 10_000))),
+        buffer=buffer,
         reset_after=_some(draw, 0.06, lambda: draw.randint(0, 3000)),
         close_after=_some(draw, 0.06, lambda: draw.randint(0, 3000)),
         stall_after=_some(draw, 0.06, lambda: draw.randint(0, 3000)),
