@@ -2,7 +2,7 @@
 
     EaimwError
     |-- SettingsError       the operator's: a setting is out of range; mend it and start again
-    |-- BadHubFile          the operator's: all that is wrong in a hub.toml (in `hub_file`)
+    |-- BadFile             the operator's: all that is wrong in a hub.toml or a scenario (in `toml_file`)
     |-- Unusable            the place's: a file or an address cannot be used; the message says why and what to do
     |-- Malformed           the caller's: the transaction cannot be taken (E400); mend it before sending it again
     `-- CallFailed          the target's or the network's, one call of it

@@ -16,7 +16,6 @@ file is found at once, and a new setting needs no line here.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from os.path import realpath
@@ -37,7 +36,8 @@ from eaimw.config import (
     is_token,
     parse_address,
 )
-from eaimw.errors import EaimwError, SettingsError, Unusable, nearest, shown
+from eaimw.errors import SettingsError, nearest, shown
+from eaimw.toml_file import BadFile, Reading, parsed
 
 SECTIONS = ("hub", "admin", "defaults", "targets", "routes", "ops")
 BUILT_IN = "built in"
@@ -48,14 +48,6 @@ HUB_KEYS = ("listen", "breaker_log", "access_log", "tls_certificate", "tls_key",
 OP_KEYS = tuple(each.name for each in fields(OpSettings))
 # As they are written below a target: `timeout`, `breaker.fail_threshold`.
 KEYS = (*_TARGET, *(f"breaker.{name}" for name in _BREAKER))
-
-
-class BadHubFile(EaimwError):
-    """A file that cannot be used. faults: all of them, each a sentence that begins with its place."""
-
-    def __init__(self, path: Path, faults: list[str]) -> None:
-        super().__init__("\n".join(f"{path}: {fault}" for fault in faults))
-        self.faults = faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +69,20 @@ class HubFile:
 
 
 def read_hub_file(path: Path) -> HubFile:
-    """The file, checked. Raises Unusable if it cannot be read, BadHubFile with everything that is wrong in it."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise Unusable(f"{path} cannot be read: {problem.strerror}; name a hub.toml") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise BadHubFile(path, [f"it is not TOML: {problem}"]) from None
+    """The file, checked. Raises Unusable if it cannot be read, BadFile with everything that is wrong in it."""
+    return hub_of(parsed(path, "a hub.toml"), path)
+
+
+def hub_of(data: dict[str, Any], path: Path) -> HubFile:
+    """What tables like a hub.toml's say; path: the file that they stand in. Raises BadFile."""
     return _Reading(path, data).result()
 
 
-class _Reading:
-    """One reading of one file; collects its faults."""
-
-    def __init__(self, path: Path, data: dict[str, Any]) -> None:
-        self._path = path
-        self._folder = path.resolve().parent
-        self._data = data
-        self._faults: list[str] = []
+class _Reading(Reading):
+    """One reading of one file."""
 
     def result(self) -> HubFile:
-        """The file's content. Raises BadHubFile."""
+        """The file's content. Raises BadFile."""
         self._known(self._data, SECTIONS, "")
         hub = self._table(self._data, "hub")
         self._known(hub, HUB_KEYS, "hub")
@@ -118,7 +103,7 @@ class _Reading:
         routes = self._routes(targets)
         ops, op_origins = self._ops()
         if self._faults:
-            raise BadHubFile(self._path, self._faults)
+            raise BadFile(self._path, self._faults)
         good = {name: target for name, target in targets.items() if target is not None}
         settings = HubSettings(good, routes, ops)
         return HubFile(settings, origins, listen, log, access_log, admin_listen, token, op_origins, tls)
@@ -225,20 +210,6 @@ class _Reading:
                     self._faults.append(f"{place}.{key}: it is {shown(table[key])}; it must be {problem.allowed}")
             origins[op] = {key: place if key in table else BUILT_IN for key in OP_KEYS}
         return ops, origins
-
-    def _table(self, data: dict[str, Any], key: str, place: str = "") -> dict[str, Any]:
-        table = data.get(key, {})
-        if not isinstance(table, dict):
-            self._faults.append(f"{place or key}: it is {shown(table)}; it must be a table, [{place or key}]")
-            return {}
-        return table
-
-    def _known(self, table: dict[str, Any], known: Iterable[str], place: str, also: tuple[str, ...] = ()) -> None:
-        names = [*known, *also]
-        for key in table:
-            if key not in names:
-                where = f"{place}.{key}" if place else key
-                self._faults.append(f"{where}: unknown; known are {', '.join(names)}{nearest(key, names)}")
 
 
 def is_same_file(one: Path | None, other: Path | None) -> bool:

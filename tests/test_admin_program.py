@@ -18,7 +18,8 @@ from served import eventually, get
 
 from eaimw.config import Address, AdminSettings, parse_address
 from eaimw.errors import SettingsError
-from eaimw.hub_file import BadHubFile, read_hub_file
+from eaimw.hub_file import read_hub_file
+from eaimw.toml_file import BadFile
 
 TOKEN = "s3cret"
 ADMIN = ("--admin", "127.0.0.1:0")
@@ -173,7 +174,7 @@ def test_faults_of_the_section_are_told_with_all_others(tmp_path: Path) -> None:
     """Place, what was found, what is allowed; but never the token."""
     path = tmp_path / "hub.toml"
     path.write_text("[admin]\nlisten = 9300\ntoken = 'a b'\nport = 1\n[targets.A]\nurl = 'http://x'\n")
-    with pytest.raises(BadHubFile) as caught:
+    with pytest.raises(BadFile) as caught:
         read_hub_file(path)
     assert caught.value.faults == [
         "admin.port: unknown; known are listen, token",

@@ -15,7 +15,8 @@ from served import ROOT
 
 from eaimw.config import Address, BreakerSettings, HubSettings, OpSettings, TargetSettings, TlsSettings
 from eaimw.errors import SettingsError, Unusable
-from eaimw.hub_file import KEYS, BadHubFile, HubFile, read_hub_file, value_of, with_options
+from eaimw.hub_file import KEYS, HubFile, read_hub_file, value_of, with_options
+from eaimw.toml_file import BadFile
 
 GOOD = """
 [hub]
@@ -62,7 +63,7 @@ def read(folder: Path, text: str) -> HubFile:
 
 
 def faults(folder: Path, text: str) -> list[str]:
-    with pytest.raises(BadHubFile) as caught:
+    with pytest.raises(BadFile) as caught:
         read(folder, text)
     assert all(line.startswith(f"{folder / 'hub.toml'}: ") for line in str(caught.value).splitlines())
     return caught.value.faults
@@ -257,7 +258,7 @@ def test_a_file_that_cannot_be_read(folder: Path) -> None:
         with pytest.raises(Unusable, match=r"name a hub\.toml"):
             read_hub_file(path)
     (folder / "hub.toml").write_bytes(b"\xff")
-    with pytest.raises(BadHubFile, match="not TOML"):
+    with pytest.raises(BadFile, match="not TOML"):
         read_hub_file(folder / "hub.toml")
 
 

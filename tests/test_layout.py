@@ -17,6 +17,7 @@ PACKAGE = ROOT / "eaimw"
 LEVELS = (
     {"errors", "codes", "kernel"},
     {"model", "config"},
+    {"toml_file"},
     {"hub_file"},
     {"ports", "wire", "figures"},
     {"verdict"},
@@ -30,7 +31,19 @@ LEVELS = (
     {"grade"},
     {"cli"},
 )
-KNOW_THE_HUB = {"world.py", "record.py", "stage.py", "play.py", "invariants.py", "rough.py", "isolation.py"}
+KNOW_THE_HUB = {
+    "world.py",
+    "record.py",
+    "stage.py",
+    "play.py",
+    "scenario.py",
+    "expectations.py",
+    "results.py",
+    "plot.py",
+    "invariants.py",
+    "rough.py",
+    "isolation.py",
+}
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 FILES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py" and file.name != "checkout.py")
 

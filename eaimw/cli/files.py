@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from eaimw.errors import SettingsError, Unusable, shown
-from eaimw.hub_file import BadHubFile, HubFile, read_hub_file
+from eaimw.hub_file import HubFile, read_hub_file
+from eaimw.toml_file import BadFile
 
 
 def read(path: Path) -> HubFile:
@@ -18,7 +19,7 @@ def read(path: Path) -> HubFile:
     except Unusable as problem:
         click.echo(str(problem), err=True)
         sys.exit(1)
-    except BadHubFile as problem:
+    except BadFile as problem:
         click.echo(str(problem), err=True)
         sys.exit(2)
 

@@ -79,7 +79,9 @@ def origin(table: Table) -> str:
 def _shown(cell: Cell, column: Column) -> str:
     if cell is None:
         return "-"
-    return cell if isinstance(cell, str) else f"{cell:,.{column.decimals}f}"
+    if isinstance(cell, (str, int)):
+        return cell if isinstance(cell, str) else f"{cell:,}"
+    return f"{cell:,.{column.decimals}f}"
 
 
 def _wrapped(sentence: str) -> list[str]:
