@@ -42,13 +42,13 @@ The machine, whole. `TABLE` is what the tests run it against and what the README
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
 import time
 from collections import deque
 from enum import Enum
-from types import SimpleNamespace
 from typing import Callable, NamedTuple, Optional
 
 __all__ = ["CHANGES", "TABLE", "Change", "CircuitBreaker", "Permit", "State"]
@@ -167,7 +167,7 @@ class CircuitBreaker:
         keep the breaker half-open for ever; its late answer changes nothing. None: a probe has all the time it
         wants. Choose it longer than the longest call.
     on_change: called with each `Change`, in order, one at a time, outside the lock (in whichever thread is free
-        to do it). What it raises goes to `sys.unraisablehook`: a listener cannot harm a call.
+        to do it). What it raises goes to `sys.excepthook`, which shows it: a listener cannot harm a call.
 
     All verbs are safe to call from any number of threads. Raises ValueError for an argument out of range.
     """
@@ -339,15 +339,9 @@ class CircuitBreaker:
         try:
             listener(change)
         except Exception as problem:
-            sys.unraisablehook(
-                SimpleNamespace(
-                    exc_type=type(problem),
-                    exc_value=problem,
-                    exc_traceback=problem.__traceback__,
-                    err_msg="Exception ignored in on_change of a CircuitBreaker",
-                    object=listener,
-                )
-            )
+            # Told as what nobody has caught: it is nobody's fault but the listener's.
+            with contextlib.suppress(Exception):
+                sys.excepthook(type(problem), problem, problem.__traceback__)
 
 
 def _is_seconds(value: object) -> bool:

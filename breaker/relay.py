@@ -17,9 +17,10 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 
 def main(argv: list[str] | None = None) -> None:
     """Run the relay with these arguments (None: the process's own). Ends with SystemExit, as a program does."""
-    from eaimw.cli.relay import LOG_NAME, relay
+    from eaimw.cli.logs import BREAKER_LOG
+    from eaimw.cli.relay import relay
 
-    relay.main(args=argv, prog_name="relay.py", obj=os.path.join(HERE, LOG_NAME))
+    relay.main(args=argv, prog_name="relay.py", obj=os.path.join(HERE, BREAKER_LOG))
 
 
 if __name__ == "__main__":

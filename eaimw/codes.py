@@ -6,6 +6,7 @@ A code is four of `A-Z 0-9`. `of_hub` is what the hub says by itself; `of_target
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -74,7 +75,9 @@ RULES: dict[str, Rule] = {
 MAY_BE_UNSENT = frozenset({TIMEOUT, NO_CONNECTION})
 FAILURES = frozenset(code for code, rule in RULES.items() if rule.sample == "failure")
 
-_is_code = re.compile(r"[A-Z0-9]{4}").fullmatch
+CODE_PATTERN = r"[A-Z0-9]{4}"
+CODE_ALLOWED = "a string of four of A-Z 0-9"
+_is_code = re.compile(CODE_PATTERN).fullmatch
 _is_denial = re.compile(r"B2[0-9]{2}").fullmatch
 _is_of_a_hub = re.compile(r"E9[0-9]{2}").fullmatch
 
@@ -106,3 +109,8 @@ def http_status(code: str, outcome: Outcome | str) -> int:
     if _is_of_a_hub(code):
         return RULES.get(code, _OTHER_HUB).http
     return RULES[code].http if code == SYSTEM_ERROR or (code == MALFORMED and outcome == "not_sent") else 200
+
+
+def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Replies by code, as people are shown them: the most frequent first, those that are equal by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from eaimw.errors import SettingsError
 
-is_name = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
+NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
+is_name = re.compile(NAME_PATTERN).fullmatch
 NAME_ALLOWED = "a string of 1 to 64 of A-Z a-z 0-9 _ . -"
 
 # In messages: in place of what nobody shall read there.

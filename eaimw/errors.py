@@ -9,6 +9,7 @@
         |-- TimedOut        no whole reply in time (E901)
         |-- NoConnection    not reached, or gone before the reply began (E902)
         |-- NoReply         what came is no reply (E500)
+        |-- NoHub           before a hub's first reply: what listens there is none, or not to be called so (`send`)
         `-- LocalFault      nothing that the target did: the hub was closed, or has no descriptor left (E902, no sample)
 
 A `CallFailed` says with `handed_over` whether a byte of the request was given to a connection: if not, the target
@@ -18,7 +19,9 @@ Foreign exceptions are turned into these once, at the adapter that meets them.
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -77,6 +80,10 @@ class NoReply(CallFailed):
         self.data = data
 
 
+class NoHub(CallFailed):
+    """No hub has answered yet, and what is there is none, or takes no calls of this kind; says what to do."""
+
+
 _brief = reprlib.Repr()  # looks at the first few members alone: a value may have a mebibyte of them
 _brief.maxstring = _brief.maxother = _brief.maxlong = 200
 _brief.maxlist = _brief.maxdict = 4
@@ -91,3 +98,9 @@ def shown(value: object, limit: int = 80) -> str:
     except Exception:  # an int too long to print, or a foreign __repr__ that fails
         text = f"a {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """For the end of a message about an unknown name: the known one that looks most like it, if any does."""
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

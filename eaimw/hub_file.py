@@ -36,8 +36,8 @@ from eaimw.config import (
     is_token,
     parse_address,
 )
-from eaimw.errors import SettingsError, shown
-from eaimw.toml_file import BadFile, Reading, nearest, parsed
+from eaimw.errors import SettingsError, nearest, shown
+from eaimw.toml_file import BadFile, Reading, parsed
 
 SECTIONS = ("hub", "admin", "defaults", "targets", "routes", "ops")
 BUILT_IN = "built in"

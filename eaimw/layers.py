@@ -129,6 +129,7 @@ class Exchange:
                 answer = await self._send(call)
             finally:
                 ended = figures.ended(began)
+                call.took = ended - began
             call.has_left = True
             verdict = self._judge(answer, call.tx.tx_id)
         except CallFailed as problem:
@@ -138,14 +139,14 @@ class Exchange:
             reply = failed(problem, call, target.name)
             if not is_ours:
                 call.sample = "failure"
-                figures.failure_at, figures.failure_code = ended, reply.code
+                figures.failed(ended, reply.code, str(problem))
             return reply
         call.sample = verdict.rule.sample
         # Noted before the breaker hears of it: where it changes its state, this is the call that was why.
         if call.sample == "success":
             figures.success_at, figures.success_code = ended, verdict.code
         else:
-            figures.failure_at, figures.failure_code = ended, verdict.code
+            figures.failed(ended, verdict.code)
         if not verdict.rule.is_known:
             target.unknown_codes += 1
         return answered(verdict, call, target.name, target.random)

@@ -13,13 +13,16 @@ Priority = Literal["high", "normal", "low"]
 
 
 class Transaction(msgspec.Struct, frozen=True, gc=False):
-    """One good transaction, as read. `raw` is the caller's bytes, without the line end; the target gets them so."""
+    """One good transaction, as read; None: not given.
+
+    raw: the caller's bytes, without the line end; the target gets them so. priority: not given it is `normal`.
+    """
 
     tx_id: str
     raw: bytes
     target: str | None = None
     op: str | None = None
-    priority: Priority = "normal"
+    priority: Priority | None = None
     timeout_ms: int | None = None
     idempotency_key: str | None = None
     traceparent: str | None = None
@@ -47,11 +50,12 @@ class Call:
     """A transaction on its way through a target's stack, with what the layers tell each other.
 
     started, deadline: seconds of the hub's monotonic clock. impatient: the caller's own budget is the nearer bound.
-    attempts: calls tried so far. sample: what the last attempt says of the target's health. has_left: a byte of the
-    request was handed to a connection. state: the circuit's when it was decided whether to call; None: it never was.
+    attempts: calls tried so far. took: seconds of the last one that has ended; None: none was tried. sample: what the
+    last attempt says of the target's health. has_left: a byte of the request was handed to a connection. state: the
+    circuit's when it was decided whether to call; None: it never was.
     """
 
-    __slots__ = ("attempts", "deadline", "has_left", "impatient", "sample", "started", "state", "tx")
+    __slots__ = ("attempts", "deadline", "has_left", "impatient", "sample", "started", "state", "took", "tx")
 
     def __init__(self, tx: Transaction, started: float) -> None:
         self.tx = tx
@@ -59,6 +63,7 @@ class Call:
         self.deadline = started
         self.impatient = False
         self.attempts = 0
+        self.took: float | None = None
         self.sample: Sample = "none"
         self.has_left = False
         self.state: State | None = None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from eaimw.errors import EaimwError, Unusable, shown
-
-__all__ = ["BadFile", "Reading", "nearest", "parsed"]
+from eaimw.errors import EaimwError, Unusable, nearest, shown
 
 
 class BadFile(EaimwError):
@@ -53,9 +50,3 @@ class Reading:
             if key not in names:
                 where = f"{place}.{key}" if place else key
                 self._faults.append(f"{where}: unknown; known are {', '.join(names)}{nearest(key, names)}")
-
-
-def nearest(name: object, known: Iterable[str]) -> str:
-    """The known name that was perhaps meant, as the end of a sentence."""
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

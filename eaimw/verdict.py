@@ -52,7 +52,7 @@ def judge_by(code_field: str = CODE_FIELD) -> Judge:
         data = msgspec.Raw(on_one_line(body))
         code = reported.code
         if not codes.is_code(code):
-            found = f"the {code_field} {shown(code)}, not a string of four of A-Z 0-9"
+            found = f"the {code_field} {shown(code)}, not {codes.CODE_ALLOWED}"
             raise NoReply(f"{said}the reply has {f'no {code_field}' if code is msgspec.UNSET else found}", data)
         rule = codes.of_target(code)
         if (

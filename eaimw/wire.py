@@ -114,7 +114,7 @@ def with_headers(tx: Transaction, headers: Mapping[bytes, bytes]) -> Transaction
     """
     added: dict[str, str] = {}
     for header, field in ((b"idempotency-key", "idempotency_key"), (b"x-priority", "priority")):
-        if header not in headers or f'"{field}"'.encode() in tx.raw:
+        if header not in headers or getattr(tx, field) is not None:
             continue
         value = headers[header].decode("utf-8", "replace")
         if not _is_allowed(field, value):
@@ -159,14 +159,17 @@ _encode = msgspec.json.Encoder().encode
 def is_suspect(raw: bytes) -> bool:
     """May msgspec take this for better than it is? Cheap, and never False for what it may, but for one thing.
 
-    That is a name that stands twice: whoever reads looks for it. It may also stand once behind an escape: all letters
-    of ours are ASCII, so \\u00.
+    That is a name that stands twice: whoever reads looks for it.
     """
     return (
-        (_BACKSLASH in raw and b"\\u00" in raw)
+        (_BACKSLASH in raw and _has_ascii_escaped(raw) is not None)
         or (len(raw) > 2 * MAX_DEPTH and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH)  # each of them has an end
         or not (raw.isascii() or _is_utf8(raw))
     )
+
+
+# A name that counts may stand behind an escape; all of them are of ASCII, so accented letters are no suspects.
+_has_ascii_escaped = re.compile(rb"\\u00[2-7]").search
 
 
 def _is_utf8(raw: bytes) -> bool:

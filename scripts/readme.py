@@ -48,8 +48,12 @@ def reply_codes() -> str:
         **{code: rule for code, rule in codes.RULES.items() if code != codes.OK},
     }
     unsent = {code: f"{codes.RULES[code].outcome}; not_sent if no byte was handed over" for code in codes.MAY_BE_UNSENT}
+    # A code that has no name in `codes` is said by no part of the hub.
+    said = {value for name, value in vars(codes).items() if name.isupper() and isinstance(value, str)}
+    marks = {code: " (*not yet*)" for code in codes.RULES if code not in said}
     rows = [
-        f"| `{code}` | {rule.meaning} | {unsent.get(code, rule.outcome)} | {rule.sample} | {rule.http} |"
+        f"| `{code}` | {rule.meaning}{marks.get(code, '')} | {unsent.get(code, rule.outcome)} | {rule.sample} "
+        f"| {rule.http} |"
         for code, rule in rules.items()
     ]
     return "\n".join(["| code | means | outcome | breaker sample | HTTP |", "|---|---|---|---|---|", *rows])
@@ -68,7 +72,9 @@ def help_of(name: str) -> str:
         assert isinstance(command, click.Group)
         command = command.get_command(click.Context(command), word)
     assert command is not None
-    context = click.Context(command, info_name=f"eaimw {name}", max_content_width=100, terminal_width=100)
+    context = click.Context(
+        command, info_name=f"eaimw {name}", max_content_width=100, terminal_width=100, **cli.context_settings
+    )
     return f"```text\n{command.get_help(context)}\n```"
 
 

@@ -12,29 +12,35 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
-from relayed import Running
+from relayed import Done, Running, program
+from served import ROOT
 
 COMMAND = [sys.executable, "-c", "from eaimw.cli import main; main(prog_name='eaimw')"]
 
 
-@contextmanager
-def command(
-    *arguments: str, stdin: int | IO[bytes] = subprocess.PIPE, stdout: int | IO[bytes] = subprocess.PIPE, **popen: Any
-) -> Iterator[Running]:
-    """`eaimw ARGUMENTS`, ended and reaped whatever happens."""
-    with subprocess.Popen(
-        [*COMMAND, *arguments], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, bufsize=0, **popen
-    ) as process:
-        running = Running(process, Path(os.devnull))
-        try:
-            yield running
-        finally:
-            process.kill()  # nothing if it has ended
-            running.wait()
+def command(*arguments: str, **more: Any) -> AbstractContextManager[Running]:
+    """`eaimw ARGUMENTS`, ended and reaped whatever happens. more: as `program` takes it."""
+    return program([*COMMAND, *arguments], Path(os.devnull), **more)
+
+
+def eaimw(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """A whole run of `eaimw ARGUMENTS`, without input."""
+    return subprocess.run(
+        [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False, input=""
+    )
+
+
+def send(given: bytes, *options: str, **popen: Any) -> Done:
+    """A whole run of `eaimw send` over some input."""
+    with command("send", *options, **popen) as running:
+        with contextlib.suppress(BrokenPipeError):  # it did not want it all; the status says why
+            running.feed(given)
+        status = running.end()
+        return Done(status, running.all_replies(), running.errors, "")
 
 
 class Screen:

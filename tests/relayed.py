@@ -126,53 +126,60 @@ class Running:
 
 
 @contextmanager
-def relay(
-    *options: str,
-    core: str = NOBODY,
-    claim: str = NOBODY,
+def program(
+    command: list[str],
+    log: Path,
+    *,
     stdin: int | IO[bytes] = subprocess.PIPE,
     stdout: int | IO[bytes] = subprocess.PIPE,
     shell: str = "",
     **popen: Any,
 ) -> Iterator[Running]:
-    """`python breaker/relay.py OPTIONS` with a breaker log of its own. A URL not given: nobody listens there.
+    """The command, ended and reaped whatever happens. log: where its breaker log is.
 
     shell: what bash shall do with the command, as `exec "$@" >&-`.
+    """
+    around = ["bash", "-c", shell, "-"] if shell else []
+    with subprocess.Popen(
+        [*around, *command], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, bufsize=0, **popen
+    ) as process:
+        running = Running(process, log)
+        try:
+            yield running
+        finally:
+            process.kill()  # nothing if it has ended
+            running.wait()
+
+
+@contextmanager
+def relay(
+    *options: str,
+    core: str = NOBODY,
+    claim: str = NOBODY,
+    **more: Any,
+) -> Iterator[Running]:
+    """`python breaker/relay.py OPTIONS` with a breaker log of its own. A URL not given: nobody listens there.
+
+    more: as `program` takes it.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "breaker.log")
         command = [sys.executable, str(PROGRAM), "--core-url", core, "--claim-url", claim, "--breaker-log", str(log)]
-        around = ["bash", "-c", shell, "-"] if shell else []
-        with subprocess.Popen(
-            [*around, *command, *options], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, bufsize=0, **popen
-        ) as process:
-            running = Running(process, log)
-            try:
-                yield running
-            finally:
-                process.kill()  # nothing if it has ended
-                running.wait()
+        with program([*command, *options], log, **more) as running:
+            yield running
 
 
 @contextmanager
 def from_file(folder: Path, section: str, *options: str, core: str = NOBODY, shell: str = "") -> Iterator[Running]:
     """`python breaker/relay.py --config hub.toml OPTIONS` with CORE alone. section: what stands before it in the file.
 
-    shell: as in `relay`.
+    shell: as in `program`.
     """
     (folder / "hub.toml").write_text(f"{section}\n[targets.CORE]\nurl = '{core}'\n", encoding="utf-8")
     command = [sys.executable, str(PROGRAM), "--config", str(folder / "hub.toml"), *options]
     command += ["--breaker-log", str(folder / "breaker.log")]
-    around = ["bash", "-c", shell, "-"] if shell else []
-    with subprocess.Popen(
-        [*around, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-    ) as process:
-        running = Running(process, folder / "breaker.log")
-        try:
-            yield running
-        finally:
-            process.kill()
-            running.wait()
+    with program(command, folder / "breaker.log", shell=shell) as running:
+        yield running
 
 
 class Done(NamedTuple):

@@ -20,10 +20,11 @@ from served import ROOT, eventually, get
 from test_breaker_log import Clock, HungDisk, instead_of_write
 from test_hub import Gate, Scene, run
 
-from eaimw.adapters import access_log
-from eaimw.adapters.access_log import BATCH, MAX_LINE, MAX_WAITING, AccessLog
+from eaimw.adapters import transaction_log
+from eaimw.adapters.access_log import AccessShape
 from eaimw.adapters.http_server import HttpServer
 from eaimw.adapters.system import SystemClock
+from eaimw.adapters.transaction_log import BATCH, MAX_LINE, MAX_WAITING, TransactionLog
 from eaimw.config import Address
 from eaimw.errors import NoConnection, NoReply, TimedOut, Unusable
 from eaimw.kernel.breaker import State
@@ -41,7 +42,7 @@ class Log:
         self.path = path
         self.clock = Clock()
         self.said: list[str] = []
-        self.log = AccessLog(path, clock=self.clock, say=self.said.append)
+        self.log = TransactionLog(path, AccessShape(self.clock), clock=self.clock, say=self.said.append)
 
     def note(self, number: int | str, op: str | None = "PAY", state: State | None = State.CLOSED) -> None:
         """One transaction that its target answered."""
@@ -194,10 +195,15 @@ def test_every_kind_of_transaction_has_one_line_that_agrees_with_its_reply(log: 
     assert (line["code"], line["outcome"], line["left"], line["state"]) == kind
 
 
+def shown_lines() -> list[Json]:
+    """The lines of logs that the README shows."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.startswith('{"time":')]
+
+
 def test_the_readme_shows_a_line() -> None:
     """With all fields in their order."""
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert [list(json.loads(line)) for line in lines if line.startswith('{"time":')] == [FIELDS]
+    assert [list(line) for line in shown_lines() if "tx_id" in line] == [FIELDS]
 
 
 def test_the_longest_line_is_within_its_bound(log: Log) -> None:
@@ -308,7 +314,7 @@ def test_a_torn_batch_keeps_its_whole_lines(log: Log, monkeypatch: pytest.Monkey
 
 def test_while_the_disk_hangs_nobody_waits_and_the_queue_is_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit is lost at once, and said though the disk hangs; what waited is written when it is back."""
-    monkeypatch.setattr(access_log, "MAX_WAITING", 1_000)
+    monkeypatch.setattr(transaction_log, "MAX_WAITING", 1_000)
     disk = HungDisk(log.log._file, monkeypatch)
     log.note("first")
     assert disk.is_met.wait(5)
@@ -324,7 +330,7 @@ def test_while_the_disk_hangs_nobody_waits_and_the_queue_is_bounded(log: Log, mo
 
 def test_the_end_is_bounded_though_the_disk_hangs(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """`close` returns within its limit and says what is lost; its thread ends when the disk comes back."""
-    monkeypatch.setattr(access_log, "CLOSE_LIMIT", 0.1)
+    monkeypatch.setattr(transaction_log, "CLOSE_LIMIT", 0.1)
     disk = HungDisk(log.log._file, monkeypatch)
     log.note("first")
     assert disk.is_met.wait(5)
@@ -606,7 +612,8 @@ def test_a_log_that_stands_still_delays_no_reply_and_memory_stays_bounded(tmp_pa
 
 def test_the_machines_clock_is_the_times(tmp_path: Path) -> None:
     """Not before the transaction was sent and not after its line was read."""
-    log = AccessLog(tmp_path / "log", clock=SystemClock(), say=print)
+    clock = SystemClock()
+    log = TransactionLog(tmp_path / "log", AccessShape(clock), clock=clock, say=print)
     before = SystemClock.now().isoformat(timespec="microseconds")
     log.answered(reply(1), None)
     after = SystemClock.now().isoformat(timespec="microseconds")

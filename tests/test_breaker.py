@@ -388,18 +388,35 @@ def test_a_listener_may_ask_and_report() -> None:
     assert told == ["CLOSED->OPEN", "OPEN->HALF_OPEN", "HALF_OPEN->CLOSED"]
 
 
+def failing(change: Change) -> None:
+    raise RuntimeError(f"the listener failed at {change.after}")
+
+
 def test_a_listener_that_raises_harms_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its exception goes to sys.unraisablehook; the state has changed, later changes are told."""
-    caught: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", caught.append)
+    """Its exception goes to sys.excepthook, and if that one raises too, nowhere; later changes are told."""
+    caught: list[str] = []
 
-    def listener(change: Change) -> None:
-        raise RuntimeError(str(change.after))
+    def hook(kind: type[BaseException], problem: BaseException, trace: object) -> None:
+        caught.append(str(problem))
+        raise ValueError("the hook failed as well")
 
-    breaker = CircuitBreaker(1, 0, lambda: 0.0, on_change=listener)
+    monkeypatch.setattr(sys, "excepthook", hook)
+    breaker = CircuitBreaker(1, 0, lambda: 0.0, on_change=failing)
     breaker.record_failure()
     assert breaker.allow()
-    assert [str(problem.exc_value) for problem in caught] == ["OPEN", "HALF_OPEN"]
+    assert caught == ["the listener failed at OPEN", "the listener failed at HALF_OPEN"]
+
+
+def test_what_a_listener_raises_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    """By Python's own hook: a traceback on standard error, and the call goes on."""
+    breaker = CircuitBreaker(1, 10, lambda: 0.0, on_change=failing)
+    permit = breaker.acquire()
+    assert permit is not None
+    permit.failure()
+    assert breaker.state == "OPEN"
+    shown = capfd.readouterr().err
+    assert shown.startswith("Traceback")
+    assert shown.rstrip().endswith("RuntimeError: the listener failed at OPEN")
 
 
 def test_a_listener_that_ends_the_program_leaves_no_probe_behind() -> None:

@@ -26,6 +26,8 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 
 def test_what_waits_for_nothing_has_ended_when_it_is_made() -> None:
+    """Its result is told before the loop turns."""
+
     async def story() -> None:
         async def answer() -> str:
             return "0000"
@@ -61,6 +63,8 @@ def test_a_waiter_that_is_settled_goes_on_in_the_same_turn() -> None:
 
 
 def test_a_waiter_that_was_settled_before_is_not_waited_for() -> None:
+    """What awaits it goes on at once, as with any future that is done."""
+
     async def story() -> None:
         waiter: Waiter[str] = Waiter()
         waiter.settle("there")

@@ -12,7 +12,7 @@ from test_hub import FakeClock, Gate, Scene, run
 from eaimw.adapters import loop_lag
 from eaimw.adapters.loop_lag import KEPT, LoopLag
 from eaimw.errors import TimedOut
-from eaimw.figures import BOUNDS, quantile
+from eaimw.figures import BOUNDS, Figures, quantile
 
 STATUS = {
     "name", "url", "state", "since", "why", "next_probe_in", "inflight", "max_inflight", "codes", "latency",
@@ -77,6 +77,16 @@ def test_what_is_longer_than_the_last_bucket_is_told_as_its_end() -> None:
 # How a target is.
 
 
+def test_no_percentile_is_above_the_slowest_call() -> None:
+    """A bucket ends at 2.5 s; a target whose calls end at 1.2 s is not told to have been slower."""
+    now = 0.0
+    figures = Figures(lambda: now)
+    for took in (1.1, 1.2, 1.05):
+        now += took
+        figures.ended(now - took)
+    assert figures.percentiles()["p99"] == pytest.approx(1.2)
+
+
 def test_a_targets_status_tells_the_story_of_its_circuit() -> None:
     """State, since when, why, and when the next probe may go: from change to change."""
 
@@ -98,7 +108,7 @@ def test_a_targets_status_tells_the_story_of_its_circuit() -> None:
         assert core.status()["since"] == start
         scene.core.script = TimedOut("late", handed_over=True)
         await scene.codes(1)
-        assert told() == ("OPEN", "3 consecutive failures, the last E901", 10.0)
+        assert told() == ("OPEN", "3 consecutive failures, the last E901: late", 10.0)
         assert core.status()["since"] == "2023-11-14T22:15:05.000000+00:00"
         scene.clock.seconds += 4
         assert told()[2] == 6.0
@@ -138,7 +148,7 @@ def test_a_status_tells_the_last_success_and_failure() -> None:
         status = core.status()
         assert (status["since_success"], status["since_failure"]) == (3.0, 1.0)
         assert status["codes"] == {"0000": 1, "E901": 2, "E904": 1}
-        assert status["why"] == "1 failure, the last E901"
+        assert status["why"] == "1 failure, the last E901: late"
 
     run(story())
 

@@ -707,7 +707,7 @@ def test_closing_the_hub_says_nothing_of_the_target(loop: str) -> None:
         assert (reply["code"], reply["outcome"]) == ("E902", "unknown")
         assert str(hub.targets["CORE"].breaker.state) == "CLOSED"
         transport: Any = hub.targets["CORE"].transport
-        assert (transport._busy, transport._idle, transport._alarm, transport._sweep) == (set(), [], None, None)
+        assert (transport._busy, transport._idle, transport._alarm, transport._sweep) == ({}, [], None, None)
 
     def script(line: Line) -> None:
         line.read()
@@ -734,7 +734,7 @@ def test_a_call_that_was_still_connecting_is_not_sent_after_the_end(loop: str) -
         assert (reply["code"], reply["outcome"]) == ("E902", "not_sent")
         assert str(hub.targets["CORE"].breaker.state) == "CLOSED"
         transport: Any = hub.targets["CORE"].transport
-        assert (transport._busy, transport._idle, transport._alarm, transport._sweep) == (set(), [], None, None)
+        assert (transport._busy, transport._idle, transport._alarm, transport._sweep) == ({}, [], None, None)
 
     with pytest.MonkeyPatch.context() as patch, Peer(answering(GOOD)) as peer:
         patch.setattr(resolver, "system_addresses", look_up)

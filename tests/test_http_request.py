@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaimw.adapters.http_request import KNOWN_HEADS, MAX_KNOWN, Arrivals, Request, RequestReader
+from eaimw.adapters import http_request
+from eaimw.adapters.http_request import (
+    KNOWN_HEADS,
+    MAX_KNOWN,
+    MOST_WAITING,
+    PIECE,
+    Arrivals,
+    Request,
+    RequestReader,
+)
 
 BODY = b'{"tx_id":"T-1","target":"CORE"}'
 
@@ -28,6 +37,7 @@ def known(arrivals: Arrivals, data: bytes) -> bool:
 
 
 def test_a_head_that_came_before_is_known_with_every_body_of_its_length() -> None:
+    """The second request has the first one's head and a body of its own."""
     arrivals = Arrivals()
     reader = RequestReader(arrivals)
     reader.feed(post())
@@ -40,6 +50,7 @@ def test_a_head_that_came_before_is_known_with_every_body_of_its_length() -> Non
 
 
 def test_what_one_connection_has_sent_is_known_on_another() -> None:
+    """Heads are the server's, not the connection's."""
     arrivals = Arrivals()
     RequestReader(arrivals).feed(post())
     assert known(arrivals, post())
@@ -88,9 +99,40 @@ def test_heads_that_are_known_are_bounded() -> None:
     reader = RequestReader(arrivals)
     for number in range(KNOWN_HEADS + 10):
         reader.feed(post(b"{}", b"X-Number: %d" % number))
-    assert len(seen(reader)) == KNOWN_HEADS + 10
+        assert len(seen(reader)) == 1
     assert not known(arrivals, post(b"{}", b"X-Number: 0"))
     assert known(arrivals, post(b"{}", b"X-Number: %d" % (KNOWN_HEADS + 9)))
+
+
+def test_no_more_than_some_requests_wait_however_many_have_come() -> None:
+    """Fourteen thousand in one segment: a few are parsed, the rest is kept as it came, counted, and parsed in turn."""
+    arrivals = Arrivals()
+    reader = RequestReader(arrivals)
+    one = b"GET / HTTP/1.1\r\n\r\n"
+    reader.feed(one * 14_000)
+    count = 0
+    while reader.requests:
+        assert len(reader.requests) <= MOST_WAITING + PIECE // len(one)
+        assert arrivals.bytes == len(reader.kept)
+        count += len(seen(reader))
+        reader.go_on()
+    assert (count, arrivals.bytes, reader.is_arriving) == (14_000, 0, False)
+
+
+def test_what_is_kept_is_limited_over_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit the connection is refused, and gives everything back at its end."""
+    monkeypatch.setattr(http_request, "MAX_ARRIVING", 10_000)
+    arrivals = Arrivals()
+    first, second = RequestReader(arrivals), RequestReader(arrivals)
+    first.feed(post() * 80)
+    second.feed(post() * 100)
+    refused = seen(second)[-1].refused
+    assert refused is not None
+    assert (refused.status, refused.is_final, second.is_over) == (503, True, True)
+    assert not first.is_over
+    first.end()
+    second.end()
+    assert arrivals.bytes == 0
 
 
 LINES = st.sampled_from(

@@ -9,58 +9,27 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import requests
-from relayed import ENDS_WITHIN, Json, Peer, Running, ok, peer, relay, tx
-from served import ROOT, eventually
+from commands import command, eaimw
+from relayed import ENDS_WITHIN, Peer, ok, peer, relay, tx
+from served import eventually
+from serving import TX, Caller, Server, request, serving
 
 from eaimw.adapters import http_request, http_server
 from eaimw.adapters.http_server import HttpServer
 from eaimw.app import open_hub, two_targets
 from eaimw.config import Address, parse_address
 from eaimw.errors import SettingsError
-
-TX = b'{"tx_id":"T-1","target":"CORE"}'
-
-
-class Server:
-    """A hub that serves."""
-
-    def __init__(self, running: Running) -> None:
-        running.says("listening on ")
-        self.running = running
-        self.url = running.errors.split("listening on ", 1)[1].split()[0]
-        self.port = int(self.url.rpartition(":")[2])
-
-    def post(self, body: bytes | Json = TX, **more: Any) -> requests.Response:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return requests.post(f"{self.url}/tx", data=data, timeout=30, **more)
-
-    def stop(self) -> int:
-        self.running.process.send_signal(signal.SIGTERM)
-        return self.running.wait()
-
-    def counted(self) -> int:
-        """Transactions that it says it has read; after its end."""
-        return int(self.running.errors.rsplit("transactions ", 1)[1].split(",", 1)[0].replace(",", ""))
-
-
-@contextmanager
-def serving(*options: str, core: Peer | None = None, claim: Peer | None = None) -> Iterator[Server]:
-    urls: dict[str, Any] = {name: each.url for name, each in (("core", core), ("claim", claim)) if each is not None}
-    with relay("--listen", "127.0.0.1:0", *options, **urls) as running:
-        yield Server(running)
 
 
 @pytest.fixture(scope="module")
@@ -73,60 +42,6 @@ def well() -> Iterator[Peer]:
 def server(well: Peer) -> Iterator[Server]:
     with serving(core=well, claim=well) as made:
         yield made
-
-
-class Caller:
-    """A raw connection: sends any bytes, reads whole answers."""
-
-    def __init__(self, server: Server) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", server.port), 30)
-        self._rest = b""
-
-    def __enter__(self) -> Caller:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.sock.close()
-
-    def send(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            self.sock.sendall(piece)
-
-    def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (names in lower case) and body of the next answer."""
-        while b"\r\n\r\n" not in self._rest:
-            self._more()
-        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
-        first, *lines = head.decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        size = int(headers.get("content-length", 0))
-        while len(self._rest) < size:
-            self._more()
-        body, self._rest = self._rest[:size], self._rest[size:]
-        return int(first.split()[1]), headers, body
-
-    def refused(self, status: int) -> str:
-        """The next answer is an E400 of this status, and the connection ends; its message."""
-        got, headers, body = self.answer()
-        reply = json.loads(body)
-        assert (got, reply["code"], reply["outcome"], reply["tx_id"]) == (status, "E400", "not_sent", None)
-        assert headers["connection"] == "close"
-        assert self.is_ended()
-        message: str = reply["message"]
-        return message
-
-    def is_ended(self) -> bool:
-        return self._rest == b"" and self.sock.recv(1) == b""
-
-    def _more(self) -> None:
-        data = self.sock.recv(1 << 20)
-        assert data, f"the connection ended: {self._rest!r}"
-        self._rest += data
-
-
-def request(body: bytes = TX, *headers: str, start: str = "POST /tx HTTP/1.1") -> bytes:
-    lines = [start, "Host: hub", f"Content-Length: {len(body)}", *headers, "", ""]
-    return "\r\n".join(lines).encode() + body
 
 
 # What callers do.
@@ -675,20 +590,13 @@ def test_the_hub_of_a_file_is_served(tmp_path: Path, well: Peer) -> None:
     """`eaimw serve FILE`: its targets, its listen, its log; without a listen it says what to add."""
     file = tmp_path / "hub.toml"
     file.write_text(f"[hub]\nlisten = '127.0.0.1:0'\n[targets.EAST]\nurl = '{well.url}'\n", encoding="utf-8")
-    program = [sys.executable, "-c", "from eaimw.cli import main; main()", "serve", str(file)]
-    with subprocess.Popen(program, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            url = process.stderr.readline().split()[-1]
-            answer = requests.post(f"{url}/tx", json=tx(1, "EAST"), timeout=30)
-            assert answer.json()["code"] == "0000"
-            process.terminate()
-            assert process.wait(ENDS_WITHIN) == 0
-        finally:
-            process.kill()
+    with command("serve", str(file), cwd=tmp_path) as running:
+        server = Server(running)
+        assert server.post(tx(1, "EAST")).json()["code"] == "0000"
+        assert server.stop() == 0
     assert (tmp_path / "breaker.log").exists()
     file.write_text(f"[targets.EAST]\nurl = '{well.url}'\n", encoding="utf-8")
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = eaimw("serve", str(file))
     assert done.returncode == 2
     assert "has no [hub] listen" in done.stderr
 

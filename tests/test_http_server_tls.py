@@ -22,16 +22,13 @@ from typing import Any
 import pytest
 import requests
 import trustme
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-    load_pem_private_key,
-)
-from peer import run_alone
-from relayed import ENDS_WITHIN, NOBODY, PROGRAM, Json, Peer, Running, http, ok, peer, tx
+from commands import eaimw
+from cryptography.hazmat.primitives.serialization import PrivateFormat
+from peer import PATIENCE, run_alone, until
+from relayed import ENDS_WITHIN, NOBODY, PROGRAM, Json, Peer, http, ok, peer, program, tx
 from served import eventually
-from test_http_server import REFUSED, TX, Caller, Server, request
+from serving import TX, Caller, Server, encrypted, pem_files, request
+from test_http_server import REFUSED
 
 from eaimw.adapters import http_server
 from eaimw.adapters.http_server import HttpServer
@@ -46,16 +43,7 @@ LARGE = b'{"code":"0000","x":"' + b"y" * (MAX_BYTES - 22) + b'"}'  # as large as
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of PEM files: `ca`; of it `cert` with `key`, and a caller's `mine`; of another authority a caller's `theirs`."""
-    made = tmp_path_factory.mktemp("pem")
-    ours, others = trustme.CA(), trustme.CA()
-    ours.cert_pem.write_to_path(str(made / "ca.pem"))
-    own = ours.issue_cert("127.0.0.1")
-    own.private_key_pem.write_to_path(str(made / "key.pem"))
-    own.cert_chain_pems[0].write_to_path(str(made / "cert.pem"))
-    ours.issue_cert("caller.example").private_key_and_cert_chain_pem.write_to_path(str(made / "mine.pem"))
-    others.issue_cert("caller.example").private_key_and_cert_chain_pem.write_to_path(str(made / "theirs.pem"))
-    return made
+    return pem_files(tmp_path_factory.mktemp("pem"))
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +61,8 @@ def serving(folder: Path, core: Peer, *more: str) -> Iterator[Server]:
         file, log = Path(place, "hub.toml"), Path(place, "breaker.log")
         file.write_text("\n".join([*own, *target]), encoding="utf-8")
         options = ["--listen", "127.0.0.1:0", "--config", str(file), "--breaker-log", str(log)]
-        with subprocess.Popen([sys.executable, str(PROGRAM), *options], stderr=subprocess.PIPE, bufsize=0) as process:
-            running = Running(process, log)
-            try:
-                yield Server(running)
-            finally:
-                process.kill()  # nothing if it has ended
-                running.wait()
+        with program([sys.executable, str(PROGRAM), *options], log) as running:
+            yield Server(running)
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +106,6 @@ def in_process(
             assert server.arrivals.bytes == 0
 
     run_alone(loop, tell)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait, the loop going on, until it is true."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 # What callers do.
@@ -300,7 +275,7 @@ def test_callers_that_go_in_the_midst_of_the_handshake(
 
     async def story(server: HttpServer, port: int) -> None:
         await asyncio.to_thread(call, port)
-        await until(lambda: len(server.connections) + handshakes(server) == 0)
+        await until(lambda: len(server.connections) + handshakes(server) == 0, PATIENCE)
 
     in_process(loop, folder, story)
 
@@ -320,12 +295,12 @@ def test_handshakes_and_connections_have_one_limit(loop: str, folder: Path, trus
         with contextlib.ExitStack() as silent, await asyncio.to_thread(shake):
             for _ in range(2):
                 silent.enter_context(socket.create_connection(("127.0.0.1", port), 10))
-            await until(lambda: handshakes(server) == 2)
+            await until(lambda: handshakes(server) == 2, PATIENCE)
             with pytest.raises((ConnectionError, ssl.SSLEOFError)):
                 await asyncio.to_thread(shake)
             assert (len(server.connections), handshakes(server)) == (1, 2)
             silent.close()
-            await until(lambda: handshakes(server) == 0)
+            await until(lambda: handshakes(server) == 0, PATIENCE)
             with await asyncio.to_thread(shake):
                 assert len(server.connections) == 2
 
@@ -338,7 +313,7 @@ def test_a_server_that_closes_ends_handshakes_too(loop: str, folder: Path) -> No
 
         async def story(server: HttpServer, port: int) -> None:
             sockets.extend(silent.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(20))
-            await until(lambda: handshakes(server) == 20)
+            await until(lambda: handshakes(server) == 20, PATIENCE)
 
         sockets: list[socket.socket] = []
         begun = time.monotonic()
@@ -420,7 +395,7 @@ def test_a_reply_that_is_not_yet_taken_holds_the_end_up(loop: str, folder: Path,
     async def story(server: HttpServer, port: int) -> None:
         with await asyncio.to_thread(reluctant, port, trust) as sock:
             await asyncio.to_thread(sock.sendall, request())
-            await until(lambda: core.received["T-1"] == 1 and not server.calls)
+            await until(lambda: core.received["T-1"] == 1 and not server.calls, PATIENCE)
             draining = asyncio.create_task(server.drain())
             await asyncio.wait([draining], timeout=0.3)
             assert not draining.done()
@@ -441,9 +416,10 @@ def test_a_caller_that_does_not_take_its_reply_holds_the_end_up_for_a_time(
     async def story(server: HttpServer, port: int) -> None:
         with await asyncio.to_thread(reluctant, port, trust) as sock:
             await asyncio.to_thread(sock.sendall, request())
-            await until(lambda: core.received["T-1"] == 1 and not server.calls)
+            await until(lambda: core.received["T-1"] == 1 and not server.calls, PATIENCE)
             async with asyncio.timeout(10):
                 await server.drain()
+            await until(lambda: not server.connections, PATIENCE)
 
     with peer(lambda _: http(LARGE)) as core:
         in_process(loop, folder, story, core.url)
@@ -459,9 +435,9 @@ def test_the_last_reply_of_a_connection_may_be_taken_slowly(
     async def story(server: HttpServer, port: int) -> None:
         with await asyncio.to_thread(reluctant, port, trust) as sock:
             await asyncio.to_thread(sock.sendall, request(TX, "Connection: close"))
-            await until(lambda: core.received["T-1"] == 1 and not server.calls)
+            await until(lambda: core.received["T-1"] == 1 and not server.calls, PATIENCE)
             answered = time.monotonic()
-            await until(lambda: time.monotonic() > answered + 10 * http_server.LINGER_LIMIT)
+            await until(lambda: time.monotonic() > answered + 10 * http_server.LINGER_LIMIT, PATIENCE)
             assert len(await asyncio.to_thread(read_all, sock)) > MAX_BYTES
 
     with peer(lambda _: http(LARGE)) as core:
@@ -483,12 +459,6 @@ def test_an_address_that_is_taken_is_said(loop: str, folder: Path, host: str) ->
             await other.close()
 
     in_process(loop, folder, story)
-
-
-def encrypted(folder: Path, kind: PrivateFormat) -> bytes:
-    key: Any = load_pem_private_key((folder / "key.pem").read_bytes(), None)
-    text: bytes = key.private_bytes(Encoding.PEM, kind, BestAvailableEncryption(b"secret"))
-    return text
 
 
 BROKEN = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -540,8 +510,7 @@ def test_check_and_serve_say_what_is_wrong_with_the_files(folder: Path, tmp_path
     file = tmp_path / "hub.toml"
 
     def run(*command: str) -> tuple[int, list[str]]:
-        program = [sys.executable, "-c", "from eaimw.cli import main; main()", *command, str(file)]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, input="")
+        done = eaimw(*command, str(file), cwd=tmp_path)
         return done.returncode, (done.stderr or done.stdout).splitlines()
 
     file.write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import eaimw
 from relayed import ok, peer
 from served import ROOT
 
@@ -286,11 +287,6 @@ def test_ops_from_python_are_checked_as_well(ops: Any, words: str) -> None:
 # The commands.
 
 
-def eaimw(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", "from eaimw.cli import main; main()", *arguments]
-    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_the_commands_say_what_is_wrong_and_how_bad(folder: Path) -> None:
     """check and config: 2 for a file with faults, 1 for one that cannot be read; no traceback."""
     (folder / "hub.toml").write_text("[targets.CORE]\nurl = 'ftp://x'\n", encoding="utf-8")
@@ -300,6 +296,24 @@ def test_the_commands_say_what_is_wrong_and_how_bad(folder: Path) -> None:
         assert bad.stderr.startswith(f"{folder / 'hub.toml'}: targets.CORE.url: it is 'ftp://x'")
         assert missing.stderr.count("\n") == 1
         assert "Traceback" not in bad.stderr + missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("admin", "is_said"),
+    [
+        ("listen = '0.0.0.0:9300'", True),
+        ("listen = '0.0.0.0:9300'\ntoken = 'secret'", False),
+        ("listen = '127.0.0.1:9300'", False),
+        ("token = 'secret'", False),
+    ],
+)
+def test_check_says_where_the_environment_must_bring_the_token(folder: Path, admin: str, is_said: bool) -> None:
+    """The file is good, and the hub would not start without it."""
+    text = f"[admin]\n{admin}\n[targets.CORE]\nurl = 'http://127.0.0.1:1/tx'\n"
+    (folder / "hub.toml").write_text(text, encoding="utf-8")
+    done = eaimw("check", str(folder / "hub.toml"))
+    assert done.returncode == 0
+    assert ("EAIMW_ADMIN_TOKEN" in done.stdout) is is_said
 
 
 def test_what_config_prints_is_the_same_hub(folder: Path) -> None:

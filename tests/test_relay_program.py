@@ -821,6 +821,13 @@ def test_it_runs_from_any_folder(folder: Path) -> None:
     assert running.lines[0].startswith(b"Usage: relay.py")
 
 
+def test_its_help_is_asked_for_as_with_every_command() -> None:
+    """`-h` too."""
+    with relay("-h") as running:
+        assert running.wait() == 0
+    assert running.lines[0].startswith(b"Usage: relay.py")
+
+
 def test_a_stop_does_not_wait_for_standard_error() -> None:
     """Nobody reads standard error and it is full: SIGTERM still ends the run, with every reply out."""
     source, sink = os.pipe()

@@ -10,11 +10,10 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
-from commands import COMMAND, command, screen
+from commands import COMMAND, command, screen, send
 from peer import GOOD, Peer, answering
 from peer import http as raw_http
 from relayed import Done, Say, http, lines_of, ok, peer, relay, tx
@@ -25,14 +24,6 @@ from eaimw.adapters.line_io import BATCH_BYTES, BATCHES, CHUNK
 from eaimw.wire import MAX_BYTES
 
 NOT_THERE = "http://127.0.0.1:9"
-
-
-def send(given: bytes, *options: str, **popen: Any) -> Done:
-    """A whole run over some input."""
-    with command("send", *options, **popen) as running:
-        running.feed(given)
-        status = running.end()
-        return Done(status, running.all_replies(), running.errors, "")
 
 
 @contextmanager
@@ -74,6 +65,14 @@ def test_a_file_is_read_as_standard_input_is(tmp_path: Path) -> None:
             with file.open("rb") as given, command("send", source, "--to", core.url, stdin=given) as running:
                 assert running.wait() == 0
                 assert len(running.lines) == 3
+
+
+def test_the_most_frequent_code_stands_first_in_the_summary() -> None:
+    """As in the table of `eaimw targets`; equal ones by name."""
+    codes = ["0000", "B201", "B201", "A001", "B201", "Z000", "Z000"]
+    with peer(lambda request: ok(request, codes[int(request["tx_id"][2:])])) as target:
+        done = send(lines_of(map(tx, range(len(codes)))), "--to", target.url)
+    assert done.errors.splitlines()[0] == "-  B201 3  Z000 2  0000 1  A001 1"
 
 
 def test_exit_status_0_whatever_the_code() -> None:
@@ -200,8 +199,8 @@ def test_an_answer_without_end_is_cut_off() -> None:
     """It is no reply, and takes no more memory than the longest one may."""
     endless = Say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", again=b"8000\r\n" + b" " * 32768 + b"\r\n")
     with peer(lambda request: endless if request["tx_id"] == "T-1" else ok(request)) as target:
-        done = send(lines_of([tx(1), tx(2)]), "--at-once", "1", "--to", target.url)
-    assert [reply["tx_id"] for reply in done.replies] == ["T-2"]
+        done = send(lines_of(map(tx, range(3))), "--at-once", "1", "--to", target.url)
+    assert [reply["tx_id"] for reply in done.replies] == ["T-0", "T-2"]
     assert "what came back is no hub's reply (HTTP 200)" in done.errors
 
 

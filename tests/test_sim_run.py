@@ -318,7 +318,7 @@ def test_without_matplotlib_a_picture_says_what_to_install(tmp_path: Path, monke
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = eaimw(small(tmp_path), "--plot", tmp_path / "one.svg")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "pip install 'eaimw[plot]'" in done.stderr
+    assert "install it with scripts/setup plot" in done.stderr
 
 
 def test_a_fault_of_ours_is_said_with_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,15 @@ from typing import Any, TypeVar
 import httptools
 import pytest
 
+from eaimw.adapters.drive import Drive
 from eaimw.adapters.http_server import HttpServer
 from eaimw.config import Address, BreakerSettings, HubSettings, TargetSettings
+from eaimw.model import Reply
 from eaimw.sim.forbidden import forbidden
 from eaimw.sim.link import Conditions, Way
 from eaimw.sim.loop import NotSimulated
 from eaimw.sim.world import Complaint, World
+from eaimw.wire import read_transaction
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -463,3 +466,46 @@ def test_calls_that_end_at_one_instant_end_in_the_order_in_which_they_began() ->
         return begun
 
     assert told(made, story) == ended
+
+
+def test_a_call_begun_by_one_that_timed_out_leaves_one_alarm() -> None:
+    """As pipelined requests do: each is begun in the turn in which the alarm has ended the one before."""
+    made = world(timeout=1.0)
+    transport: Any = made.hub.targets["CORE"].transport
+    rings = 0
+    ring = transport._ring
+
+    def counted(loop: asyncio.AbstractEventLoop) -> None:
+        nonlocal rings
+        rings += 1
+        ring(loop)
+
+    transport._ring = counted
+
+    async def story() -> None:
+        await serve(made, "CORE", lambda tx_id: None if tx_id.startswith("slow") else fine(tx_id))
+        await asyncio.gather(*(ask(made, f"T-{number}") for number in range(40)))  # connections at rest
+        left = 40
+        ended = asyncio.Event()
+
+        def begin() -> None:
+            tx = read_transaction(b'{"tx_id":"slow-%d","target":"CORE","timeout_ms":100}' % left)
+            answer = made.hub.begin(tx)
+            assert not isinstance(answer, Reply)
+            Drive(answer, on_end)
+
+        def on_end(reply: Reply | None, problem: BaseException | None) -> None:
+            nonlocal left
+            assert reply is not None
+            assert reply.code == "E901"
+            left -= 1
+            if left:
+                begin()
+            else:
+                ended.set()
+
+        begin()
+        await ended.wait()
+
+    told(made, story)
+    assert rings <= 2 * 40 + 1

@@ -14,12 +14,14 @@ from typing import Any
 
 import click
 import pytest
+import trustme
 from commands import COMMAND, command, screen
-from peer import Line, Peer
+from peer import GOOD, Line, Peer, answering, free_port
 from peer import http as raw_http
 from relayed import Running, peer, relay, tx
 from served import eventually
 from test_admin_program import ADMIN, TOKEN, base_of
+from test_http_tls import serving
 
 from eaimw.cli.target_table import span, table
 
@@ -153,7 +155,7 @@ def test_the_targets_of_a_running_hub_are_shown() -> None:
             assert why.endswith(": closed since the start")
             assert codes == "  0000 3"
             assert claim.split()[:5] == ["CLAIM", "OPEN", "in", "60m", "0/10"]
-            assert claim_why.endswith(": 2 consecutive failures, the last E902")
+            assert claim_why.partition(": ")[2].startswith("2 consecutive failures, the last E902: no connection")
             assert claim_codes == "  E902 2  E904 1"
             assert "\x1b" not in text
 
@@ -174,13 +176,32 @@ def test_the_token_comes_from_the_environment() -> None:
 
 
 def test_where_nobody_listens_it_says_what_to_do() -> None:
-    """One line, status 1, with --watch too."""
+    """One line, status 1."""
     says = (
         "targets: no answer from an admin plane at http://127.0.0.1:9: Connection refused; start the relay with "
         "--admin, or give the address that the relay says at its start (admin on http://HOST:PORT)\n"
     )
-    for options in ((), ("--watch",)):
-        assert shown("--admin", "127.0.0.1:9", *options) == (1, "", says)
+    assert shown("--admin", "127.0.0.1:9") == (1, "", says)
+
+
+def test_what_concerns_tls_is_told_with_what_to_do() -> None:
+    """https to the admin plane, https to another port, and http to one that speaks TLS."""
+    with open_claim() as (_, base):
+        port = base.rpartition(":")[2]
+        status, text, errors = shown("--admin", f"https://127.0.0.1:{port}")
+        assert (status, text) == (1, "")
+        assert errors == (
+            f"targets: no answer from an admin plane at https://127.0.0.1:{port}: it speaks no TLS; "
+            f"the admin plane speaks http, without TLS: give http://127.0.0.1:{port}\n"
+        )
+    with Peer(answering(GOOD), serving(trustme.CA())) as hub:
+        _, _, errors = shown("--admin", hub.url.removesuffix("/tx"))
+        assert "its certificate is not trusted" in errors
+        assert f"the admin plane speaks http, without TLS: give http://127.0.0.1:{hub.port}\n" in errors
+        _, _, errors = shown("--admin", f"http://127.0.0.1:{hub.port}")
+        assert errors.startswith(
+            f"targets: what listens at http://127.0.0.1:{hub.port} speaks TLS; the admin plane speaks http, without TLS"
+        )
 
 
 @pytest.mark.parametrize(
@@ -243,6 +264,34 @@ def test_a_hub_that_comes_back_is_shown_again() -> None:
             with relay("--admin", base.removeprefix("http://")) as again:
                 base_of(again)
                 eventually(lambda: "CLAIM   CLOSED" in text_of(running), within=20)
+
+
+def test_watching_waits_for_a_hub_that_is_not_there_yet() -> None:
+    """What is missing stands in place of the table until there is one."""
+    where = f"127.0.0.1:{free_port()}"
+    with command("targets", "--watch", "--admin", where) as running:
+        eventually(lambda: "Connection refused; start the relay with --admin" in text_of(running), within=20)
+        with relay("--admin", where):
+            eventually(lambda: "CLAIM   CLOSED" in text_of(running), within=20)
+            running.process.send_signal(signal.SIGINT)
+            assert (running.wait(), running.errors) == (0, "")
+
+
+def test_waiting_in_vain_is_ended_by_ctrl_c() -> None:
+    """Status 0, as the help says."""
+    with command("targets", "--watch", "--admin", "127.0.0.1:9") as running:
+        eventually(lambda: "Connection refused" in text_of(running), within=20)
+        running.process.send_signal(signal.SIGINT)
+        assert (running.wait(), running.errors) == (0, "")
+
+
+def test_watching_what_is_no_admin_plane_ends_at_once() -> None:
+    """To wait would not help: status 1."""
+    with relay("--listen", "127.0.0.1:0") as hub:
+        hub.says("listening on ")
+        status, _, errors = shown("--watch", "--admin", hub.errors.split()[2])
+    assert status == 1
+    assert "is no admin plane (HTTP 404)" in errors
 
 
 def test_watching_on_a_terminal_draws_in_place() -> None:

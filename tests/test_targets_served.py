@@ -293,11 +293,12 @@ def test_claim_serves_its_own_trade(session: requests.Session) -> None:
 
 @pytest.mark.parametrize(("name", "port"), [("core", "9201"), ("claim", "9202")])
 def test_help_names_the_default_port(name: str, port: str) -> None:
-    """`--help` shows the options with their defaults."""
-    done = run(name, "--help")
-    assert done.returncode == 0
-    assert port in done.stdout
-    assert "127.0.0.1" in done.stdout
+    """`--help`, or `-h`, shows the options with their defaults."""
+    for option in ("--help", "-h"):
+        done = run(name, option)
+        assert done.returncode == 0
+        assert port in done.stdout
+        assert "127.0.0.1" in done.stdout
 
 
 def test_a_taken_port_is_said_in_one_line(core: Served) -> None:

@@ -24,6 +24,7 @@ from eaimw.wire import (
     from_python,
     read_transaction,
     to_python,
+    with_headers,
     write_reply,
 )
 
@@ -50,10 +51,30 @@ def test_a_plain_transaction() -> None:
     )
 
 
-def test_what_is_not_given_has_its_default() -> None:
-    """Priority normal; the others none."""
+def test_what_is_not_given_is_none() -> None:
+    """The target is told that the priority is normal; here it is not known to be given."""
     tx = read_transaction(b'{"tx_id":"T","op":"PAY"}')
-    assert (tx.target, tx.priority, tx.timeout_ms, tx.idempotency_key) == (None, "normal", None, None)
+    assert (tx.target, tx.priority, tx.timeout_ms, tx.idempotency_key) == (None, None, None, None)
+
+
+HEADERS = {b"x-priority": b"high", b"idempotency-key": b"HEADER"}
+
+
+@pytest.mark.parametrize(
+    ("body", "priority", "key"),
+    [
+        (b'{"tx_id":"T","op":"PAY"}', "high", "HEADER"),
+        (b'{"tx_id":"T","op":"PAY","priority":"low","idempotency_key":"BODY"}', "low", "BODY"),
+        (b'{"tx_id":"T","op":"PAY","pri\\u006frity":"low","idempotency\\u005fkey":"BODY"}', "low", "BODY"),
+        (b'{"tx_id":"T","op":"PAY","note":{"priority":"x","idempotency_key":1}}', "high", "HEADER"),
+        (b'{"tx_id":"T","op":"PAY","note":"priority","of":"idempotency_key"}', "high", "HEADER"),
+        (b'{"tx_id":"T","op":"PAY","priority":"normal"}', "normal", "HEADER"),
+    ],
+)
+def test_the_bodys_own_fields_win_over_headers(body: bytes, priority: str, key: str) -> None:
+    """However they are spelt; a name of ours within something else is no field."""
+    tx = with_headers(read_transaction(body), HEADERS)
+    assert (tx.priority, tx.idempotency_key) == (priority, key)
 
 
 GOOD = [

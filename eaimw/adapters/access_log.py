@@ -1,38 +1,17 @@
-"""The access log: one JSON object on a line for every transaction, once it has its reply.
-
-The hub's loop notes the record and a thread of its own puts it into words and writes. A waking lets the thread have the
-interpreter and costs as much as a transaction, so the thread is woken for the first record after a rest alone, and
-then lets others gather. It works from a bounded queue: a slow or full disk delays no reply, and what cannot be
-written is counted as lost and said once a minute.
-"""
+"""The access log: what the caller of each transaction got, and whether its target may have seen it."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
-
-import msgspec
-
-from eaimw.adapters.log_file import LogFile
+from eaimw.adapters.transaction_log import Line
 from eaimw.codes import Outcome
 from eaimw.kernel.breaker import State
 from eaimw.model import Call, Reply
 from eaimw.ports import Clock
 
-MAX_LINE = 512  # bytes: every name in it is bounded
-MAX_WAITING_BYTES = 16 * 1_048_576
-MAX_WAITING = MAX_WAITING_BYTES // MAX_LINE  # records: more than a second of a hub that does nothing but relay
-BATCH = 256  # records per write; the loop may wait while they are put into words, about 0.2 ms
-GATHER = 0.05  # seconds from the first record after a rest to its writing
-CLOSE_LIMIT = 5.0  # seconds for what still waits to be written at the end
 
+class AccessLine(Line, gc=False):
+    """time: when it was answered."""
 
-class Line(msgspec.Struct, gc=False):
-    """One transaction; its fields are the log's, in this order. time: seconds until it is put into words."""
-
-    time: float | str
     tx_id: str | None
     target: str | None
     op: str | None
@@ -44,123 +23,30 @@ class Line(msgspec.Struct, gc=False):
     state: State | None
 
 
-class AccessLog:
-    """Open from its making until `close()`. Raises Unusable if the file cannot be opened, or another hub holds it.
+class AccessShape:
+    """The shape of its lines."""
 
-    say: gets a sentence for the people on duty, and may wait: `answered` does not call it.
-    """
+    kind = "access log"
+    remedy = "give this one an access_log of its own"
 
-    def __init__(self, path: Path, *, clock: Clock, say: Callable[[str], None]) -> None:
-        self.path = path
+    def __init__(self, clock: Clock) -> None:
         self._time = clock.time
-        self._file = LogFile(path, "access log", "give this one an access_log of its own", clock=clock, say=say)
-        self._losses = self._file.losses
-        # Only whole steps of the interpreter touch it (append, slice, delete), so it needs no lock.
-        self._waiting: list[Line] = []
-        self._writing = 0  # records
-        self._is_resting = False
-        self._is_to_reopen = False
-        self._woken = threading.Event()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"access log {path}", daemon=True)
-        self._thread.start()
 
-    @property
-    def lost(self) -> int:
-        """Lines that could not be written."""
-        return self._losses.lines
-
-    def answered(self, reply: Reply, call: Call | None) -> None:
-        """Note one transaction, at this moment. Never waits and never raises; nothing else of it is kept alive."""
-        if len(self._waiting) >= MAX_WAITING:
-            self._losses.count(1, "they came faster than the disk took them")
-            self._losses.say_aside()
-            return
+    def line(self, reply: Reply, call: Call | None) -> AccessLine:
+        """Of one that is answered at this moment."""
         if call is None:
             op, left, state = None, False, None
         else:
             op, left, state = call.tx.op, call.has_left, call.state
-        self._waiting.append(
-            Line(
-                self._time(),
-                reply.tx_id,
-                reply.target,
-                op,
-                reply.code,
-                reply.outcome,
-                reply.attempts,
-                reply.elapsed_ms,
-                left,
-                state,
-            )
+        return AccessLine(
+            self._time(),
+            reply.tx_id,
+            reply.target,
+            op,
+            reply.code,
+            reply.outcome,
+            reply.attempts,
+            reply.elapsed_ms,
+            left,
+            state,
         )
-        if self._is_resting:
-            self._is_resting = False
-            self._woken.set()
-
-    def reopen(self) -> None:
-        """The file may have been moved away: make it anew (as a SIGHUP asks for). Never waits."""
-        self._is_to_reopen = True
-        self._woken.set()
-
-    def close(self) -> None:
-        """Write what waits, within a bound, and end."""
-        self._ended.set()
-        self._woken.set()
-        self._thread.join(CLOSE_LIMIT)
-        if self._thread.is_alive():  # the disk hangs; should it come back, the thread finds its end
-            left = self._writing + len(self._waiting)
-            self._waiting.clear()
-            self._losses.count(left, "the disk did not take them in time")
-        self._losses.say_all()
-
-    def _work(self) -> None:
-        try:
-            while True:
-                is_ending = self._ended.is_set()  # before the look for records: those from before the end are seen
-                if self._is_to_reopen:
-                    self._is_to_reopen = False
-                    self._file.reopen()
-                if self._waiting:
-                    self._write()
-                elif is_ending:
-                    return
-                else:
-                    self._rest()
-                self._losses.say_if_due()
-        finally:
-            self._file.close()
-
-    def _rest(self) -> None:
-        """Until there is something to do, or losses may be due to be said."""
-        self._woken.clear()
-        self._is_resting = True
-        if not (self._waiting or self._is_to_reopen or self._ended.is_set()):  # what came before the rest began
-            self._woken.wait(self._losses.say_within)
-        self._is_resting = False
-        self._ended.wait(GATHER)
-
-    def _write(self) -> None:
-        batch = self._waiting[:BATCH]
-        self._writing = len(batch)
-        del self._waiting[: len(batch)]
-        self._file.append(_lines(batch))
-        self._writing = 0
-
-
-_encode_lines = msgspec.json.Encoder().encode_lines
-# Three digits at a time: to format a number of six costs more than to encode the whole line.
-_DIGITS = [f"{number:03d}" for number in range(1_000)]
-
-
-def _lines(batch: list[Line]) -> bytes:
-    """The records as they are written; neighbours mostly share their second."""
-    second, start = -1, ""
-    for line in batch:
-        microseconds = round(float(line.time) * 1_000_000)
-        rest = microseconds - second * 1_000_000
-        if not 0 <= rest < 1_000_000:
-            second, rest = divmod(microseconds, 1_000_000)
-            start = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
-        line.time = f"{start}{_DIGITS[rest // 1_000]}{_DIGITS[rest % 1_000]}+00:00"
-    return _encode_lines(batch)

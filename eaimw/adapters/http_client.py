@@ -115,7 +115,7 @@ class HttpTransport:
                 call.attempts,
                 left,
                 round(self._clock.time() * 1000) + left,
-                tx.priority.encode(),
+                (tx.priority or "normal").encode(),
                 more,
                 tx.raw,
             )
@@ -259,9 +259,8 @@ class HttpTransport:
         now = self._clock.monotonic()
         for connection in [c for c in self._busy if c.deadline <= now]:
             connection.fail(TimedOut("no whole reply within the timeout", handed_over=True))
-        left = [c.deadline for c in self._busy if c.deadline > now]
-        if left:
-            self._set_alarm(min(left), loop)
+        if self._busy:  # what has failed may have begun another call meanwhile, with an alarm of its own
+            self._watch(min(c.deadline for c in self._busy), loop)
 
 
 def _give_up(connecting: asyncio.Task[Connection]) -> None:

@@ -15,12 +15,18 @@ import msgspec
 from eaimw.wire import MAX_BYTES
 
 MAX_HEAD = 16_384
-# Bodies that are arriving, of all connections together: ten thousand callers must not fill the memory.
+# Bytes of all connections together, of bodies that are arriving and of what is kept: ten thousand callers must not
+# fill the memory.
 MAX_ARRIVING = 256 * MAX_BYTES
+# Requests of one connection that may have arrived and not been answered; what a caller has sent beyond them is kept as
+# the bytes that it is. Between bodies so many bytes are parsed before the next look at how many have arrived.
+MOST_WAITING = 16
+PIECE = 1_024
 # Heads that are known, of all connections together, and how long one of them may be.
 KNOWN_HEADS = 1_024
 MAX_KNOWN = 1_024
 
+_LINE_ENDS = b"\r\n"
 ALLOWED = {b"/tx": b"POST", b"/healthz": b"GET", b"/readyz": b"GET"}
 # These differ from request to request: a head with one of them will not come again.
 _OF_ONE_REQUEST = {b"idempotency-key", b"traceparent"}
@@ -28,7 +34,7 @@ _PASSED_ON = {b"x-priority"} | _OF_ONE_REQUEST
 
 
 class Refused(NamedTuple):
-    """Why a request is answered with an E400 of this HTTP status."""
+    """Why a request is not taken: with this HTTP status it is answered E400, with 503 E908."""
 
     status: int
     why: str
@@ -57,7 +63,7 @@ class Arrivals:
     """What all connections of a server share: the room for bodies, and the heads that were read before."""
 
     def __init__(self) -> None:
-        self.bytes = 0  # of bodies that are arriving
+        self.bytes = 0  # of bodies that are arriving, and kept until it is their turn
         self._heads: dict[bytes, tuple[Head, int]] = {}  # with the length of the body
 
     def known(self, data: bytes) -> Request | None:
@@ -89,7 +95,7 @@ class RequestReader:
     """One connection's requests.
 
     requests: those that have arrived, in order; whoever answers takes them from the left. is_arriving: a part of the
-    next one has come. is_over: nothing more is read, whatever comes.
+    next one has come. is_over: nothing more is read, whatever comes. kept: bytes that `go_on` has not yet parsed.
     """
 
     def __init__(self, arrivals: Arrivals) -> None:
@@ -100,9 +106,11 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._unheard = 0  # bytes since the parser last told us something: of a name or value that may have no end
         self._size = 0
+        self.kept = bytearray()
         self._begin()
 
     def _begin(self) -> None:
+        self._announced = 0  # bytes of the body, if its head has said so
         self._path = b""
         self._head_size = 0
         self._has_head = False
@@ -119,27 +127,40 @@ class RequestReader:
         """Take what has come."""
         if self.is_over:
             return
-        is_first = not self.is_arriving
+        is_first = not self.is_arriving and not self.kept and len(self.requests) < MOST_WAITING
         if is_first:
             request = self._arrivals.known(data)
             if request is not None:
                 self.requests.append(request)
                 return
-            if not data.strip(b"\r\n"):
+            if not data.strip(_LINE_ENDS):
                 return  # old clients send a line end after a body
-            self.is_arriving = True
+        self.kept += data
+        self._arrivals.bytes += len(data)
+        if self._arrivals.bytes > MAX_ARRIVING:
+            self._refuse(503, f"more than {MAX_ARRIVING:,} bytes are arriving at the hub at once; send it again later")
+            self._push(keeps_alive=False)
+            return
         before = len(self.requests)
-        # In parts of a head's size: of a longer one the parser might tell us at its start, and be silent of the rest.
-        for start in range(0, len(data), MAX_HEAD) if len(data) > MAX_HEAD else (0,):
-            part = data[start : start + MAX_HEAD]
-            self._unheard += len(part)
-            self._parse(part)
+        self.go_on()
+        if is_first and not (self.is_arriving or self.is_over or self.kept) and len(self.requests) == before + 1:
+            self._arrivals.learn(data, self.requests[-1])
+
+    def go_on(self) -> None:
+        """Parse what is kept, until enough requests wait."""
+        while self.kept and not self.is_over and len(self.requests) < MOST_WAITING:
+            piece = bytes(self.kept[: max(PIECE, self._announced - len(self._body))])
+            del self.kept[: len(piece)]
+            self._arrivals.bytes -= len(piece)
+            if not self.is_arriving and not piece.strip(_LINE_ENDS):
+                continue
+            self.is_arriving = True
+            self._unheard += len(piece)
+            self._parse(piece)
             if self._unheard > MAX_HEAD:
                 self._refuse(431, f"a header is longer than {MAX_HEAD:,} bytes")
         if self._refused is not None and self._refused.is_final:
             self._push(keeps_alive=False)
-        elif is_first and not self.is_arriving and len(self.requests) == before + 1:
-            self._arrivals.learn(data, self.requests[-1])
 
     def refuse_late(self, why: str) -> None:
         """What is arriving has taken too long."""
@@ -157,6 +178,8 @@ class RequestReader:
         self.is_over = True
         self.requests.clear()
         self._give_room_back()
+        self._arrivals.bytes -= len(self.kept)
+        self.kept.clear()
 
     def _parse(self, data: bytes) -> None:
         while True:
@@ -210,8 +233,9 @@ class RequestReader:
         name = name.lower()
         if name == b"content-length":
             self._has_length = True
-            if int(value) > MAX_BYTES:
-                self._refuse(413, f"the body has {int(value):,} bytes; at most {MAX_BYTES:,} are allowed")
+            self._announced = int(value)
+            if self._announced > MAX_BYTES:
+                self._refuse(413, f"the body has {self._announced:,} bytes; at most {MAX_BYTES:,} are allowed")
         elif name == b"transfer-encoding":
             self._codings += 1
             if value.strip().lower() != b"chunked" or self._codings > 1:
@@ -246,11 +270,9 @@ class RequestReader:
             return
         self._expects = False  # it has not waited for our word
         self._size += len(body)
-        self._arrivals.bytes += len(body)
+        self._arrivals.bytes += len(body)  # no more than `go_on` has just taken off: `feed` has looked at the limit
         if self._size > MAX_BYTES:
             self._refuse(413, f"the body has more than {MAX_BYTES:,} bytes")
-        elif self._arrivals.bytes > MAX_ARRIVING:
-            self._refuse(503, f"more than {MAX_ARRIVING:,} bytes are arriving at the hub at once; send it again later")
         else:
             self._body += body
 

@@ -16,7 +16,7 @@ from eaimw.adapters.line_io import Line, LineReader, LineWriter
 from eaimw.codes import MALFORMED
 from eaimw.codes import NO_TARGET as NO_TARGET_CODE
 from eaimw.config import NO_TARGET
-from eaimw.errors import CallFailed, LocalFault, NoConnection
+from eaimw.errors import CallFailed, LocalFault, NoConnection, NoHub
 from eaimw.target import CodeCounts
 from eaimw.wire import MAX_BYTES
 
@@ -35,7 +35,8 @@ class LineSender:
     read, replied: transactions so far. consumed: bytes of the input, up to the last line sent.
     unsent, unknown: those without a reply, by what may have become of them.
     codes: replies by target and code. cut_after: the last line sent, if a stop kept the rest of the input back.
-    no_hub: why no connection could be had when there had been no reply yet, which ends the run, else None.
+    no_hub: when there had been no reply yet: why no connection could be had, or why it is no hub that answers, which
+        ends the run; else None.
     problem: a sentence on why input or output could not be used to the end, else None.
     """
 
@@ -59,7 +60,7 @@ class LineSender:
         self.read = self.replied = self.unsent = self.unknown = self.consumed = 0
         self.codes: dict[str, CodeCounts] = {}
         self.cut_after: int | None = None
-        self.no_hub: str | None = None
+        self.no_hub: CallFailed | None = None
         self.problem: str | None = None
 
     async def run(self) -> None:
@@ -129,16 +130,15 @@ class LineSender:
 
     def _lost(self, line: Line, problem: CallFailed) -> str:
         """Count a line without a reply; what there is to say of it."""
+        ends_it = line.raw is not None and not self.replied and (not problem.handed_over or isinstance(problem, NoHub))
+        if ends_it and not self._is_stopping:  # it is said once, and no further line is tried
+            self.no_hub = problem
+            self.stop()
         if problem.handed_over:
             self.unknown += 1
             return f"line {line.number}{_name_of(line)}: {problem}: its outcome is unknown; look it up"
         self.unsent += 1
-        if line.raw is None or self.replied:
-            return f"line {line.number}{_name_of(line)}: {problem}: not sent"
-        if not self._is_stopping:  # there is no hub: it is said once, and no further line is tried
-            self.no_hub = str(problem)
-            self.stop()
-        return ""
+        return "" if ends_it else f"line {line.number}{_name_of(line)}: {problem}: not sent"
 
 
 def _name_of(line: Line) -> str:

@@ -5,28 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import os
 import socket
 import ssl
-import stat
 import sys
 import termios
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from eaimw.adapters.pem import authority_fault, own_faults
 from eaimw.config import Address, TlsSettings
 from eaimw.errors import Unusable
 
 BACKLOG = 1024
 CLOSE_LIMIT = 1.0  # seconds; a handshake that is ended needs a few turns of the loop
 ACCEPT_AGAIN = 0.05  # seconds until the next try where the process has no descriptor left for a caller
-# What OpenSSL says of a key that is another certificate's, or of another kind.
-_NOT_ITS_KEY = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
-
-
-class _Encrypted(Exception):
-    pass
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -36,62 +28,14 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # tells a file without certificates from one without a key
-    faults = [_trust(trial, settings.certificate, "tls_certificate"), _unreadable(settings.key, "tls_key")]
-    if faults == ["", ""]:
-        faults.append(_load(context, settings))
+    certificate, key = ("hub.tls_certificate", settings.certificate), ("hub.tls_key", settings.key)
+    faults = [*own_faults(context, certificate, key, "the hub")]
     if settings.client_ca is not None:
-        faults.append(_trust(context, settings.client_ca, "tls_client_ca"))
+        faults.append(authority_fault(context, "hub.tls_client_ca", settings.client_ca))
         context.verify_mode = ssl.CERT_REQUIRED
     if any(faults):
         raise Unusable("\n".join(filter(None, faults)))
     return context
-
-
-def _unreadable(path: Path, setting: str) -> str:
-    """Why the file cannot be read; empty if it can. Opening a pipe must not wait for its writer."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as problem:
-        return f"hub.{setting}: {path} cannot be read: {problem.strerror}"
-    try:
-        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    finally:
-        os.close(descriptor)
-    return "" if is_file else f"hub.{setting}: {path} is not a file"
-
-
-def _trust(context: ssl.SSLContext, path: Path, setting: str) -> str:
-    """Take the certificates of a file as authorities; why they cannot be, or empty."""
-    fault = _unreadable(path, setting)
-    if fault:
-        return fault
-    with contextlib.suppress(OSError):
-        context.load_verify_locations(path)
-        if context.cert_store_stats()["x509"] > 0:
-            return ""
-    return f"hub.{setting}: {path} is no PEM file of certificates"
-
-
-def _load(context: ssl.SSLContext, settings: TlsSettings) -> str:
-    """Take certificate and key as the server's own; why they cannot be, or empty."""
-
-    def passphrase() -> NoReturn:  # without it OpenSSL would ask the terminal
-        raise _Encrypted
-
-    key = f"hub.tls_key: {settings.key}"
-    try:
-        context.load_cert_chain(settings.certificate, settings.key, passphrase)
-    except _Encrypted:
-        return f"{key} is encrypted; the hub asks nobody for a passphrase: give it the key without one"
-    except OSError as problem:
-        reason = getattr(problem, "reason", None)
-        if reason in _NOT_ITS_KEY:
-            return f"{key} is not the key of {settings.certificate}"
-        if reason is None:
-            return f"{key} holds no private key in PEM"
-        return f"hub.tls_certificate: {settings.certificate} cannot be used: {reason.replace('_', ' ').lower()}"
-    return ""
 
 
 class TlsListener:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import click
 
+from eaimw.cli.admin import TOKEN_VARIABLE
 from eaimw.cli.files import faults_of_pem_files, read
+from eaimw.config import parse_address
+from eaimw.hub_file import HubFile
 
 
 @click.command()
@@ -27,3 +30,12 @@ def check(file: Path) -> None:
     settings = found.settings
     routes = "1 route" if len(settings.routes) == 1 else f"{len(settings.routes)} routes"
     click.echo(f"{file}: good: {', '.join(settings.targets)}; {routes}")
+    if _needs_a_token(found):
+        click.echo(f"{file}: others can reach [admin] listen: it needs {TOKEN_VARIABLE} where the hub is started")
+
+
+def _needs_a_token(file: HubFile) -> bool:
+    """Must the environment bring the token that the admin plane cannot be without?"""
+    if file.admin_listen is None or file.admin_token is not None:
+        return False
+    return not parse_address(file.admin_listen, "listen").is_loopback

@@ -16,7 +16,8 @@ from eaimw.adapters.lines import LineRelay
 from eaimw.app import open_hub, say, two_targets
 from eaimw.cli.admin import admin_plane, admin_settings
 from eaimw.cli.files import read
-from eaimw.cli.logs import Logs, log_paths, opened_logs
+from eaimw.cli.lazy import HELP_NAMES
+from eaimw.cli.logs import BREAKER_LOG, Logs, log_paths, opened_logs
 from eaimw.cli.progress import progress
 from eaimw.cli.running import heed_signals, raise_limit, serve, signals, summary
 from eaimw.cli.streams import input_fd, output_fd
@@ -34,10 +35,8 @@ from eaimw.config import (
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import HubFile, with_options
 
-LOG_NAME = "breaker.log"
 
-
-@click.command()
+@click.command(context_settings=HELP_NAMES)  # it is a program by itself too
 @click.argument("source", metavar="[INPUT]", default="-")
 @click.option(
     "--fail-threshold",
@@ -79,6 +78,13 @@ LOG_NAME = "breaker.log"
     "with `eaimw relay` in the working directory]",
 )
 @click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where a line for each transaction is written from which `eaimw sim replay` tells what other settings would "
+    "have done.  [default: off]",
+)
+@click.option(
     "--listen",
     metavar="HOST:PORT",
     help="Serve POST /tx over HTTP instead of reading INPUT; port 0: any free one.  [default: off]",
@@ -113,6 +119,7 @@ def relay(
     /,
     source: str,
     breaker_log: Path | None,
+    record: Path | None,
     config: Path | None,
     listen: str | None,
     admin: str | None,
@@ -139,7 +146,7 @@ def relay(
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
     plane = admin_settings(ctx, admin, file)
-    paths = log_paths(ctx, breaker_log or Path(ctx.obj or LOG_NAME), file)
+    paths = log_paths(ctx, breaker_log or Path(ctx.obj or BREAKER_LOG), file, record)
     if address is not None:
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
@@ -182,7 +189,7 @@ async def _run(
     is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     started = time.monotonic()
     async with (
-        open_hub(settings, breaker_log=logs.breaker, access_log=logs.access) as hub,
+        open_hub(settings, breaker_log=logs.breaker, access_log=logs.of_transactions) as hub,
         admin_plane(hub, logs, plane),
     ):
         run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)

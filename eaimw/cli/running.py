@@ -19,6 +19,7 @@ from eaimw.adapters.server_tls import server_context
 from eaimw.app import open_hub, say
 from eaimw.cli.admin import admin_plane
 from eaimw.cli.logs import LogPaths, Logs, opened_logs
+from eaimw.codes import most_first
 from eaimw.config import NO_TARGET, Address, AdminSettings, HubSettings, TlsSettings
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub import Hub
@@ -62,7 +63,7 @@ async def _serve(
 ) -> None:
     started = time.monotonic()
     ended = asyncio.Event()
-    async with open_hub(settings, breaker_log=logs.breaker, access_log=logs.access) as hub:
+    async with open_hub(settings, breaker_log=logs.breaker, access_log=logs.of_transactions) as hub:
         server = HttpServer(hub, tls=tls, max_connections=max_connections)
         await server.start(address)
         try:
@@ -159,11 +160,11 @@ def summary(hub: Hub, read: int, replied: int, seconds: float) -> None:
 
 
 def say_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
-    """A line for each target that has any: how many replies by code."""
+    """A line for each target that has any: how many replies by code, the most frequent first."""
     width = max(map(len, counts), default=0)
     for name, codes in counts.items():
         if codes:
-            say(f"{name:{width}}  " + "  ".join(f"{code} {count:,}" for code, count in sorted(codes.items())))
+            say(f"{name:{width}}  " + "  ".join(f"{code} {count:,}" for code, count in most_first(codes)))
 
 
 def _counts(hub: Hub) -> dict[str, CodeCounts]:

@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +20,7 @@ from eaimw.cli.progress import progress
 from eaimw.cli.running import heed_ending, say_counts, signals
 from eaimw.cli.streams import input_fd, output_fd
 from eaimw.config import Endpoint, TargetSettings
-from eaimw.errors import SettingsError, Unusable
+from eaimw.errors import NoHub, SettingsError, Unusable
 
 if TYPE_CHECKING:
     from eaimw.adapters.hub_calls import HubCalls
@@ -44,7 +45,8 @@ TIMEOUT = 60.0  # seconds; the hub's own targets may take long
     metavar="N",
     default=AT_ONCE,
     show_default=True,
-    help="Transactions under way at the same time.",
+    help="Transactions under way at the same time; above a target's max_inflight, the smallest of them where there are "
+    "several, the rest gets E905.",
 )
 @click.option(
     "--timeout",
@@ -54,30 +56,49 @@ TIMEOUT = 60.0  # seconds; the hub's own targets may take long
     show_default=True,
     help="Seconds to wait for the first byte of a reply, and for each further piece; above 0, at most 3,600.",
 )
+@click.option(
+    "--cert",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Your own certificate, in PEM, for a hub with tls_client_ca; its key may stand in the same file.",
+)
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The key of --cert, in PEM, not encrypted.",
+)
 @click.pass_context
-def send(ctx: click.Context, /, source: str, to: str, at_once: int, timeout: float) -> None:
+def send(
+    ctx: click.Context, /, source: str, to: str, at_once: int, timeout: float, cert: Path | None, key: Path | None
+) -> None:
     """Send transactions to a hub that runs.
 
     Reads one JSON object per line from FILE (`-` or nothing: standard input), sends each as it is in a POST of its own,
     and writes one reply per line to standard output as soon as it is known, in no certain order. What got no reply is
-    told on standard error, with what may have become of it; it is never sent a second time.
+    told on standard error, with what may have become of it; it is never sent a second time. Where the first answers
+    show that no hub listens there, or that it wants to be called otherwise, that is said once and nothing more is sent.
 
     Ctrl-C or SIGTERM: nothing new is sent, what is in flight is waited for; a second one ends it at once.
 
     Exit status: 0 every transaction got a reply, whatever its code; 1 some did not, because there was no hub, no reply,
-    or a signal before the end of the input, or input or output could not be used; 2 wrong usage.
+    or a signal before the end of the input, or input, output or certificate could not be used; 2 wrong usage.
     """
     try:
         hub = Endpoint.parse(to, "to")
         TargetSettings(to, timeout=timeout)  # to us the hub is a target, with the same bounds
     except SettingsError as fault:
         raise click.UsageError(f"--{fault}", ctx) from None
+    if key is not None and cert is None:
+        raise click.UsageError("--key needs --cert beside it", ctx)
+    if cert is not None and not hub.tls:
+        raise click.UsageError("--cert is for a hub that speaks https: give --to https://...", ctx)
     from eaimw.adapters.hub_calls import HubCalls, url_of  # requests is loaded only where it is used
 
     with signals():
         try:
             output = output_fd()
-            with input_fd(source, "send") as fd, closing(HubCalls(timeout, at_once)) as calls:
+            with input_fd(source, "send") as fd, closing(HubCalls(timeout, at_once, cert, key)) as calls:
                 is_complete = uvloop.run(_run(calls, url_of(hub), fd, output, at_once))
         except Unusable as fault:
             say(f"send: {fault}")
@@ -93,7 +114,9 @@ async def _run(calls: HubCalls, url: str, fd: int, output: int, at_once: int) ->
     with progress(run, status.st_size if stat.S_ISREG(status.st_mode) else None):
         await run.run()
     seconds = time.monotonic() - started
-    if run.no_hub is not None:
+    if isinstance(run.no_hub, NoHub):
+        say(f"send: {url}: {run.no_hub}; nothing more is sent")
+    elif run.no_hub is not None:
         say(f"send: no connection to {url}: {run.no_hub}; start the hub there (eaimw relay --listen), or correct --to")
     if run.problem is not None:
         say(f"send: {run.problem}")

@@ -8,7 +8,7 @@ import click
 
 from eaimw.cli.admin import admin_settings
 from eaimw.cli.files import read
-from eaimw.cli.logs import log_paths
+from eaimw.cli.logs import BREAKER_LOG, log_paths
 from eaimw.cli.running import serve as run
 
 
@@ -25,5 +25,5 @@ def serve(ctx: click.Context, /, file: Path) -> None:
     if found.listen is None:
         raise click.UsageError(f'{file} has no [hub] listen; add it, such as listen = "127.0.0.1:8080"')
     plane = admin_settings(ctx, None, found)
-    paths = log_paths(ctx, found.breaker_log or Path("breaker.log"), found)
+    paths = log_paths(ctx, found.breaker_log or Path(BREAKER_LOG), found)
     ctx.exit(run(found.settings, paths, found.listen, plane, found.tls))

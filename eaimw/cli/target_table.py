@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from eaimw.codes import most_first
+
 TITLES = ("TARGET", "STATE", "PROBE", "IN FLIGHT", "P50", "P95", "P99", "SUCCESS", "FAILURE")
 COLOURS = {"OPEN": "red", "HALF_OPEN": "yellow", "CLOSED": "green"}
 SHORTEST_NAME = 8  # characters of a name that are shown, however narrow the terminal is
@@ -74,8 +76,7 @@ def _since(text: str, now: datetime) -> str:
 
 def _codes(counts: Mapping[str, int], width: int | None) -> str:
     """Replies by code, the most frequent first; as many codes as there is room for."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    parts = [f"{code} {count:,}" for code, count in ordered]
+    parts = [f"{code} {count:,}" for code, count in most_first(counts)]
     for shown in range(len(parts), 0, -1):
         rest = [f"and {len(parts) - shown} more"] if shown < len(parts) else []
         line = GAP.join(parts[:shown] + rest)

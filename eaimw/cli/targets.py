@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import ssl
 import sys
 import textwrap
 import time
@@ -31,6 +32,10 @@ MAX_ANSWER = 64 * 1_048_576  # bytes; a target takes less than two thousand, so 
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
+class _NobodyThere(Unusable):
+    """No connection could be made."""
+
+
 @click.command()
 @click.option(
     "--admin",
@@ -39,7 +44,7 @@ HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
     required=True,
     help="The admin plane, as the relay says it: http://127.0.0.1:9300, or 127.0.0.1:9300.",
 )
-@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C; wait where nothing listens yet.")
 @click.pass_context
 def targets(ctx: click.Context, /, where: str, watch: bool) -> None:
     """Show the targets of a hub that runs: states, probes, calls in flight, times, replies by code.
@@ -47,7 +52,8 @@ def targets(ctx: click.Context, /, where: str, watch: bool) -> None:
     The hub must have been started with --admin (or [admin] listen). The token, if it asks for one, comes from
     EAIMW_ADMIN_TOKEN. On a terminal --watch draws in place; elsewhere it prints one table after another.
 
-    Exit status: 0 shown, or ended by Ctrl-C; 1 there was nothing to show; 2 wrong usage.
+    Exit status: 0 shown, or --watch ended by Ctrl-C; 1 there was nothing to show (with --watch: what answered first was
+    no admin plane, or asked for another token); 2 wrong usage.
     """
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token is not None and not is_token(token):
@@ -78,8 +84,7 @@ def _look(calls: HubCalls, base: str, token: str | None) -> list[str]:
     try:
         answer = calls.request("GET", f"{base}/targets", MAX_ANSWER, headers=headers)
     except CallFailed as problem:
-        remedy = f"start the relay with --admin, or give {says}"
-        raise Unusable(f"no answer from an admin plane at {base}: {problem}; {remedy}") from None
+        raise _unanswered(base, problem, says) from None
     if answer.status == 401 and token is None:
         raise Unusable(f"{base} asks for a token: put it into {TOKEN_VARIABLE}")
     if answer.status == 401:
@@ -93,15 +98,33 @@ def _look(calls: HubCalls, base: str, token: str | None) -> list[str]:
     raise Unusable(f"what answers at {base} is no admin plane (HTTP {answer.status}); give {says}")
 
 
+def _unanswered(base: str, problem: CallFailed, says: str) -> Unusable:
+    """What to do about it."""
+    from eaimw.adapters.hub_door import speaks_tls
+
+    endpoint = Endpoint.parse(base)
+    no_answer = f"no answer from an admin plane at {base}: {problem}"
+    if endpoint.tls and (problem.handed_over or isinstance(problem.__cause__, ssl.SSLError)):
+        return Unusable(f"{no_answer}; the admin plane speaks http, without TLS: give http://{endpoint.authority}")
+    if problem.handed_over and not endpoint.tls and speaks_tls(endpoint):
+        return Unusable(f"what listens at {base} speaks TLS; the admin plane speaks http, without TLS: give {says}")
+    remedy = f"start the relay with --admin, or give {says}"
+    return (Unusable if problem.handed_over else _NobodyThere)(f"{no_answer}; {remedy}")
+
+
 def _watch(look: Callable[[], list[str]]) -> None:
-    """Until Ctrl-C. What keeps a later look from its table stands in place of it. Raises Unusable at the first one."""
-    lines: list[str] = []
+    """Until Ctrl-C. What keeps a look from its table stands in place of it.
+
+    Raises Unusable as long as there has been no table, except where nobody listens: a hub may still start there.
+    """
+    has_table = False
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
                 shown = look()
+                has_table = True
             except Unusable as problem:
-                if not lines:
+                if not (has_table or isinstance(problem, _NobodyThere)):
                     raise
                 shown = textwrap.wrap(str(problem), _columns() or 10_000)
             lines = [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", *shown]

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from eaimw.errors import nearest
 from eaimw.sim.modes import Refused, shown
-from eaimw.toml_file import nearest
 
 __all__ = ["FIGURES", "Expectation"]
 

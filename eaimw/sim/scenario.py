@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from eaimw.config import HubSettings, is_name
-from eaimw.errors import Unusable, shown
+from eaimw.errors import Unusable, nearest, shown
 from eaimw.hub_file import hub_of
 from eaimw.sim.capacity import Capacity
 from eaimw.sim.durations import Duration, Exponential, Fixed, Lognormal, check_number
@@ -50,7 +50,7 @@ from eaimw.sim.load import Bursts, ClosedLoop, Constant, Load, Piece, Poisson, P
 from eaimw.sim.modes import MODES, settings_from
 from eaimw.sim.play import Backend
 from eaimw.sim.timeline import NORMAL, Fault, Timeline
-from eaimw.toml_file import BadFile, Reading, nearest, parsed
+from eaimw.toml_file import BadFile, Reading, parsed
 
 __all__ = ["Scenario", "read_scenario", "scenario_of"]
 

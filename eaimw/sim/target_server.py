@@ -117,7 +117,10 @@ def runner(target: Target) -> web.AppRunner:
 def main(name: str, default_port: int, argv: Sequence[str] | None = None) -> None:
     """The program of the target `name` (CORE or CLAIM). Ends the process: 0 stopped, 1 cannot listen, 2 usage."""
 
-    @click.command(help=f"The simulated target {name}: POST /tx, POST /_ctl, GET /_stats, POST /_reset.")
+    @click.command(
+        help=f"The simulated target {name}: POST /tx, POST /_ctl, GET /_stats, POST /_reset.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
     @click.option(
         "--port", default=default_port, show_default=True, type=click.IntRange(0, 65535), help="0: any free one."

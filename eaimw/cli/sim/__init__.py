@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eaimw.cli.lazy import Lazy
 
-COMMANDS: tuple[str, ...] = ("run", "cascade", "backlog", "amplify", "synchrony", "recover", "size")
+COMMANDS: tuple[str, ...] = ("run", "cascade", "backlog", "amplify", "synchrony", "recover", "size", "replay")
 
 sim = Lazy(
     "sim",
