@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -78,8 +78,10 @@ _NOTE = (
 )
 
 
-def run_scenario(scenario: Scenario, seed: int) -> tuple[Result, Record]:
-    """Play it once. Raises what `play` raises."""
+def run_scenario(
+    scenario: Scenario, seed: int, on_step: Callable[[float], object] | None = None
+) -> tuple[Result, Record]:
+    """Play it once. on_step: called with the virtual time after each step. Raises what `play` raises."""
     record = play(
         scenario.settings,
         scenario.backends,
@@ -87,6 +89,7 @@ def run_scenario(scenario: Scenario, seed: int) -> tuple[Result, Record]:
         seed=seed,
         until=scenario.seconds,
         sample_every=scenario.seconds / SAMPLES,
+        watch=None if on_step is None else lambda stage: lambda: on_step(stage.loop.time()),
     )
     figures = {name: _figures(record, name) for name in scenario.settings.targets}
     return Result(scenario, seed, figures, record.left_over), record
