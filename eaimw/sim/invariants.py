@@ -291,7 +291,9 @@ class Checker:
 
     def _faults_of_callers(self, record: Record) -> Iterator[str]:
         """Each transaction one reply: that which the hub made."""
-        made = Counter(_said(reply.tx_id, reply.code, reply.outcome, reply.elapsed_ms) for _, reply, _ in record.heard)
+        made: Counter[tuple[object, ...]] = Counter(
+            (reply.tx_id, reply.code, reply.outcome, reply.elapsed_ms) for _, reply, _ in record.heard
+        )
         for sent in record.sent:
             if sent.extra:
                 yield f"{sent.tx_id}: its caller has had {1 + sent.extra} answers"
@@ -329,7 +331,7 @@ class Checker:
         status = OURS.get(said["code"], (None, 200))[1]
         if sent.status is not None and sent.status != status:
             yield where + f"the reply with {said['code']} has the status {sent.status}; it must be {status}"
-        key = _said(said["tx_id"], said["code"], said["outcome"], said["elapsed_ms"])
+        key = (said["tx_id"], said["code"], said["outcome"], said["elapsed_ms"])
         made[key] -= 1
         if made[key] < 0:
             yield where + f"its caller has had a reply that the hub has not made: {key}"
@@ -367,10 +369,6 @@ def _is_sound(conditions: Conditions) -> bool:
     if conditions.reset_within is not None or conditions.idle_limit is not None:
         return False
     return all(way.reset_after is way.close_after is None for way in (conditions.there, conditions.back))
-
-
-def _said(*what: object) -> tuple[object, ...]:
-    return what
 
 
 def _told(what: Any) -> str:
