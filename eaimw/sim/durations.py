@@ -11,7 +11,7 @@ from random import Random
 
 from eaimw.sim.modes import Refused, shown
 
-__all__ = ["Duration", "Exponential", "Fixed", "Lognormal", "check_number"]
+__all__ = ["NO_TIME", "Duration", "Exponential", "Fixed", "Lognormal", "check_number"]
 
 # The standard normal distribution's 99th percentile.
 _Z99 = 2.3263478740408408
@@ -84,3 +84,6 @@ def check_number(
     bounds = {"of at least": least, "above": above, "up to": most}
     allowed = "".join(f" {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
     raise Refused(f"{name} must be a finite number{allowed}; not {shown(value)}")
+
+
+NO_TIME = Fixed(0.0)
