@@ -17,6 +17,7 @@ from eaimw import codes
 from eaimw.cli import main as cli
 from eaimw.cli.sim.printing import tables
 from eaimw.kernel.breaker import TABLE
+from eaimw.sim.expectations import FIGURES
 from eaimw.sim.findings import Findings
 from eaimw.sim.studies import cascade, recover, synchrony
 from eaimw.stack import ORDER
@@ -88,6 +89,12 @@ def commands(group: click.Group, before: str = "") -> Iterator[str]:
             yield before + name
 
 
+def figures() -> str:
+    """What a scenario may expect."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in FIGURES.items()]
+    return "\n".join(["| figure | |", "|---|---|", *rows, "| a code, such as `E904` | replies with it |"])
+
+
 def study(find: Callable[[int], Findings]) -> str:
     """The tables of a study of `eaimw sim`."""
     return "\n".join(["```text", *tables(find(1)), "```"])
@@ -98,6 +105,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "table": table,
     "codes": reply_codes,
     "layers": layers,
+    "figures": figures,
     "study cascade": lambda: study(cascade.study),
     "study synchrony": lambda: study(synchrony.study),
     "study recover": lambda: study(recover.study),

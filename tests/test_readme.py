@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from served import Served, target
 
 from eaimw import config
 from eaimw.hub_file import HUB_KEYS, KEYS, OP_KEYS
+from eaimw.sim import scenario
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -331,6 +333,14 @@ def test_what_was_refused_is_sent_again_as_is_said(tmp_path: Path) -> None:
         assert well.received == {f"T-{number}": 2 if number in (1, 10) else 1 for number in range(12)}
     assert (tmp_path / "again.jsonl").read_bytes().splitlines() == [good[1], good[10]]
     assert (tmp_path / "replies-again.jsonl").read_bytes().count(b'"0000"') >= 2
+
+
+def test_every_key_of_a_scenario_is_in_the_table() -> None:
+    """One that is not explained to its readers is not there for them."""
+    section = README[README.index("\n### Scenarios\n") : README.index("\n### The studies\n")]
+    keys = {*scenario.KEYS, *scenario.LOAD_KEYS, *scenario.TARGET_KEYS, *scenario.WAY_KEYS, *scenario.LINK_KEYS}
+    for name in (*(keys - {"loads", "targets"}), *scenario.ARRIVALS, *itertools.chain(*scenario.ARRIVALS.values())):
+        assert f"`{name}`" in section, name
 
 
 @pytest.mark.parametrize("snippet", [s for s in PYTHON if "9201" in s], ids=lambda s: s.split("\n")[0])

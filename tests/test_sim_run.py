@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaimw.cli import main
 from eaimw.sim.expectations import Expectation
 from eaimw.sim.modes import Refused
-from eaimw.sim.scenario import read_scenario
+from eaimw.sim.scenario import read_scenario, scenario_of
 from eaimw.toml_file import BadFile
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples" / "scenarios").glob("*.toml"))
@@ -238,10 +242,18 @@ def test_every_fault_of_a_file_is_said_at_once(tmp_path: Path) -> None:
     [
         (("seconds = 5", ""), "seconds: it is missing"),
         (("[hub.targets.CORE]\n", ""), "hub: it is missing; it must be the path of a hub.toml, or tables"),
+        (("[hub.targets.CORE]", "[hub.targets.CORE]\nurl = 'https://core/tx'"), "it must be http here"),
+        (
+            ("[hub.targets.CORE]", "[hub.targets]\nA.url = 'http://b/x'\nB.url = 'http://b/y'\nCORE.timeout = 1"),
+            "hub.targets.B.url: it is http://b/y; it must have another host or port than A's",
+        ),
         (("seconds = 5", 'seconds = 5\nhub = "none.toml"\n'), "it is not TOML"),
         (("rate = 10", "rate = 1_000_000"), "loads: they would send 5,000,000 transactions; at most 1,000,000"),
         (("[[loads]]", "[loads]"), "loads: it is {"),
-        (("service", "down = [[1, 3], [2, 4]]\nservice"), "one that begins at 2 lies within another"),
+        (
+            ("service", "down = [[1, 3], [2, 4]]\nservice"),
+            "targets.CORE.down: down, after the one before must be a finite number above 3; not 2",
+        ),
         (("fields", "fields = 5 #"), "loads 1.fields: it is 5; it must be a table"),
         (("fields = { account", 'fields = { tx_id = "T", account'), "fields must not have tx_id"),
         (("{ p50 = 0.02, p99 = 0.05 }", "{ p5 = 1 }"), "service: it is {'p5': 1}; it must be a number of seconds"),
@@ -253,6 +265,29 @@ def test_a_fault_is_said(tmp_path: Path, change: tuple[str, str], says: str) -> 
     done = eaimw(small(tmp_path, change))
     assert done.exit_code == 2
     assert says in done.stderr
+
+
+ODD = st.one_of(
+    st.sampled_from([True, -1, 0, 0.5, 10**400, 1e308, "", "CORE", "poisson", "slow", [], [[]], {}, {"mean": 1}]),
+    st.floats(),
+    st.lists(st.integers() | st.just({}) | st.lists(st.floats(), max_size=3), max_size=3),
+    st.dictionaries(st.sampled_from(["at", "mode", "p50", "p99", "CORE", "url"]), st.floats() | st.just("x")),
+)
+
+
+@given(st.data())
+def test_any_values_are_a_scenario_or_have_faults(data: st.DataObject) -> None:
+    """Whatever stands at any place of a good file: it is taken, or refused with a sentence for each fault."""
+    tables: Any = tomllib.loads(EXAMPLES[3].read_text(encoding="utf-8"))
+    here: Any = tables
+    while True:
+        key = data.draw(st.sampled_from([*here] if isinstance(here, dict) else range(len(here))))
+        if not isinstance(here[key], (dict, list)) or not here[key] or data.draw(st.booleans()):
+            break
+        here = here[key]
+    here[key] = data.draw(ODD)
+    with contextlib.suppress(BadFile):
+        assert scenario_of(tables, EXAMPLES[3]).loads
 
 
 def test_wrong_usage_is_said(tmp_path: Path) -> None:
@@ -286,7 +321,7 @@ def test_without_matplotlib_a_picture_says_what_to_install(tmp_path: Path, monke
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = eaimw(small(tmp_path), "--plot", tmp_path / "one.svg")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "pip install 'eaimw[plot]'" in done.stderr
+    assert "install it with scripts/setup plot" in done.stderr
 
 
 def test_a_fault_of_ours_is_said_with_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

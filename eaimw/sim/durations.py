@@ -78,12 +78,18 @@ def check_number(
     name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
 ) -> None:
     """Raises Refused if it is no finite number of at least `least`, more than `above` and at most `most`."""
-    is_number = type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-    if is_number and least <= value <= most and value > above:  # type: ignore[operator]
+    if _is_finite(value) and least <= value <= most and value > above:  # type: ignore[operator]
         return
     bounds = {"of at least": least, "above": above, "up to": most}
     allowed = "".join(f" {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
     raise Refused(f"{name} must be a finite number{allowed}; not {shown(value)}")
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # an int such as 10**400
+        return False
 
 
 NO_TIME = Fixed(0.0)

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -52,7 +51,7 @@ from eaimw.sim.play import Backend
 from eaimw.sim.timeline import NORMAL, Fault, Timeline
 from eaimw.toml_file import BadFile, Reading, parsed
 
-__all__ = ["Scenario", "read_scenario"]
+__all__ = ["Scenario", "read_scenario", "scenario_of"]
 
 KEYS = ("title", "seconds", "expect", "hub", "loads", "targets")
 HUB_SECTIONS = ("defaults", "targets", "routes", "ops")
@@ -88,7 +87,12 @@ class Scenario:
 
 def read_scenario(path: Path) -> Scenario:
     """The file, checked. Raises Unusable if it cannot be read, BadFile with everything that is wrong in it."""
-    return _Reading(path, parsed(path, "a scenario, such as examples/scenarios/slow-core.toml")).result()
+    return scenario_of(parsed(path, "a scenario, such as examples/scenarios/slow-core.toml"), path)
+
+
+def scenario_of(data: dict[str, Any], path: Path) -> Scenario:
+    """What the tables of a scenario's file say. Raises BadFile."""
+    return _Reading(path, data).result()
 
 
 class _Reading(Reading):
@@ -104,6 +108,7 @@ class _Reading(Reading):
         seconds = self._seconds()
         settings = self._hub()
         names = self._target_names(settings)
+        self._check_urls(settings)
         loads = [self._load(table, place, names) for place, table in self._tables(data, "loads")]
         if not loads:
             self._faults.append("loads: there is none; somebody must call, as [[loads]] with target and rate")
@@ -149,9 +154,9 @@ class _Reading(Reading):
         if "seconds" not in self._data:
             self._faults.append(f"seconds: it is missing; it must be a number above 0, at most {LONGEST:,.0f}")
             return None
-        value = self._data["seconds"]
+        before, value = len(self._faults), self._data["seconds"]
         self._tried("seconds", check_number, "it", value, above=0, most=LONGEST)
-        return value if isinstance(value, (int, float)) else None
+        return float(value) if len(self._faults) == before else None
 
     # The hub.
 
@@ -193,11 +198,23 @@ class _Reading(Reading):
         targets = hub.get("targets") if isinstance(hub, dict) else None
         return [*targets] if isinstance(targets, dict) else None
 
+    def _check_urls(self, settings: HubSettings | None) -> None:
+        """What a simulated network can be asked for."""
+        seen: dict[tuple[str, int], str] = {}
+        targets = {} if settings is None else settings.targets
+        for name, target in targets.items():
+            place, end = f"hub.targets.{name}.url", target.endpoint
+            if end.tls:
+                self._faults.append(f"{place}: it is {target.url}; it must be http here: TLS is not simulated")
+            other = seen.setdefault((end.host, end.port), name)
+            if other != name:
+                self._faults.append(f"{place}: it is {target.url}; it must have another host or port than {other}'s")
+
     # Loads.
 
     def _load(self, table: dict[str, Any], place: str, names: list[str] | None) -> Load | None:
         kind = table.get("arrivals", "poisson")
-        if kind not in ARRIVALS:
+        if not isinstance(kind, str) or kind not in ARRIVALS:
             allowed = f"one of {', '.join(ARRIVALS)}{nearest(kind, ARRIVALS)}"
             self._faults.append(f"{place}.arrivals: it is {shown(kind)}; it must be {allowed}")
             return None
@@ -248,7 +265,7 @@ class _Reading(Reading):
         names = [load.name for load in loads]
         for name in sorted({name for name in names if names.count(name) > 1}):
             self._faults.append(f"loads: two have the name {shown(name)}; give each a name of its own")
-        sent = sum(rate_of(load) for load in loads) * (seconds or 0.0)
+        sent = sum(_expected(load.process, seconds or 0.0) for load in loads)
         if sent > MOST_SENT:
             self._faults.append(f"loads: they would send {sent:,.0f} transactions; at most {MOST_SENT:,} are allowed")
 
@@ -283,10 +300,7 @@ class _Reading(Reading):
         if len(self._faults) > before:
             return []
         times = sorted((begin, end) for begin, end in value)
-        for (_, end), (begin, _) in pairwise(times):
-            if begin < end:
-                self._faults.append(f"{place}: one that begins at {begin:g} lies within another; they must not overlap")
-        return times
+        return [] if self._tried(place, Backend, down=times) is None else times
 
     def _duration(self, value: object, place: str) -> Duration | None:
         if isinstance(value, dict):
@@ -339,11 +353,11 @@ class _Reading(Reading):
         return tuple(each for each in found if each is not None)
 
 
-def rate_of(load: Load) -> float:
-    """Transactions a second on average; a closed loop's depend on the answers, and are taken for 10 for each caller."""
-    process = load.process
+def _expected(process: Process, seconds: float) -> float:
+    """About how many it sends. A closed loop's depend on the answers: taken for ten a second of each caller."""
     if isinstance(process, ClosedLoop):
-        return 10.0 * process.callers
+        return min(process.callers, MOST_SENT) * (1 + 10 * seconds)
     if isinstance(process, Bursts):
-        return sum(p.rate * p.seconds for p in process.pieces) / sum(p.seconds for p in process.pieces)
-    return process.rate
+        pieces = process.pieces
+        return seconds * sum(each.rate * each.seconds for each in pieces) / sum(each.seconds for each in pieces)
+    return seconds * process.rate

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eaimw.sim.scenario import Scenario
 
 MOST_SEEDS = 100_000
-NO_MATPLOTLIB = "--plot needs matplotlib, which is not there; install it with: pip install 'eaimw[plot]'"
+NO_MATPLOTLIB = "--plot needs matplotlib, which is not there; install it with scripts/setup plot"
 
 
 @click.command()
