@@ -72,9 +72,8 @@ def target(name: str, *options: str) -> Iterator[Served]:
     command = [sys.executable, str(ROOT / "fixtures" / f"{name}.py"), "--port", "0", *options]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
-        requests.Session() as session,
+        direct() as session,
     ):
-        session.trust_env = False  # no proxy between a test and its target
         try:
             yield Served(process, _first_line(process).rpartition(" ")[2], session)
         finally:
@@ -85,12 +84,18 @@ def target(name: str, *options: str) -> Iterator[Served]:
                 process.kill()  # nothing if it has ended
 
 
+def direct() -> requests.Session:
+    """Requests without any proxy of the environment between; a context manager."""
+    session = requests.Session()
+    session.trust_env = False
+    return session
+
+
 def get(url: str, token: str | None = None, method: str = "GET", **headers: str) -> requests.Response:
     """One request, without any proxy between."""
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    with requests.Session() as session:
-        session.trust_env = False
+    with direct() as session:
         return session.request(method, url, headers=headers, timeout=10)
 
 

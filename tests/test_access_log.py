@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
+from peer import until
 from relayed import NOBODY, Json, Running, Say, from_file, lines_of, ok, peer, tx
-from served import ROOT, eventually, get
+from served import ROOT, direct, eventually, get
+from serving import request
 from test_breaker_log import Clock, HungDisk, instead_of_write
 from test_hub import Gate, Scene, run
 
@@ -234,18 +235,17 @@ def test_a_caller_that_hangs_up_has_its_line(log: Log) -> None:
         server = HttpServer(scene.hub)
         await server.start(Address("127.0.0.1", 0))
         host, port = server.url.removeprefix("http://").split(":")
-        body = lines_of([tx(1)])
-        for sent in (body, body[:-5]):
+        whole = request(lines_of([tx(1)]))
+        for sent in (whole, whole[:-5]):
             _, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"POST /tx HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body) + sent)
+            writer.write(sent)
             await writer.drain()
-            if sent is body:
+            if sent is whole:
                 await gate.has(1)
             writer.transport.abort()
         await asyncio.sleep(0)
         gate.open.set()
-        while not scene.at_rest:
-            await asyncio.sleep(0.001)
+        await until(lambda: scene.at_rest, within=10)
         await server.close()
 
     run(story())
@@ -479,14 +479,12 @@ def test_served_over_http_the_lines_are_the_replies(tmp_path: Path) -> None:
         with from_file(tmp_path, HUB % "access.log" + PATIENT, *options, core=core.url) as running:
             running.says("admin on ")
             listening, admin = (line.rpartition(" ")[2] for line in running.errors.splitlines()[:2])
-            with requests.Session() as session:
-                session.trust_env = False
+            with direct() as session:
                 replies = [session.post(listening + "/tx", json=tx(n), timeout=10).json() for n in range(200)]
                 replies.append(session.post(listening + "/tx", data=b"{", timeout=10).json())
             host, port = listening.removeprefix("http://").split(":")
             with socket.create_connection((host, int(port))) as leaving:
-                body = lines_of([tx(7_000)])
-                leaving.sendall(b"POST /tx HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                leaving.sendall(request(lines_of([tx(7_000)])))
                 eventually(lambda: core.received["T-7000"] or "T-7000" in (tmp_path / "access.log").read_text())
             assert "eaimw_access_log_errors_total 0.0" in get(admin + "/metrics").text
             running.process.send_signal(signal.SIGTERM)

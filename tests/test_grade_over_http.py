@@ -138,7 +138,7 @@ def test_what_is_no_relay_fails_in_a_sentence(tmp_path: Path, targets: Addresses
     assert says in verdict.reason
     assert "\n" not in verdict.reason
     assert verdict.hint
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 60  # what hangs, hangs for ten times as long
 
 
 def test_a_relay_that_ignores_sigterm_fails(tmp_path: Path, targets: Addresses) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 from relayed import NOBODY, Json, from_file, ok, peer, relay, tx
-from served import eventually
+from served import direct, eventually
 from test_access_log import records, shown_lines
 from test_hub import Scene, run
 
@@ -177,9 +176,8 @@ def test_a_server_records_beside_the_access_log(tmp_path: Path) -> None:
     with (
         peer(ok) as core,
         from_file(tmp_path, "[hub]\naccess_log = 'access.log'\n", *options, core=core.url) as running,
-        requests.Session() as session,
+        direct() as session,
     ):
-        session.trust_env = False
         running.says("listening on ")
         url = running.errors.split()[2] + "/tx"
         for number in range(20):

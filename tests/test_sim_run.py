@@ -252,7 +252,10 @@ def test_every_fault_of_a_file_is_said_at_once(tmp_path: Path) -> None:
         (("seconds = 5", 'seconds = 5\nhub = "none.toml"\n'), "it is not TOML"),
         (("rate = 10", "rate = 1_000_000"), "loads: they would send 5,000,000 transactions; at most 1,000,000"),
         (("[[loads]]", "[loads]"), "loads: it is {"),
-        (("service", "down = [[1, 3], [2, 4]]\nservice"), "targets.CORE.down: down, after the one before must be"),
+        (
+            ("service", "down = [[1, 3], [2, 4]]\nservice"),
+            "targets.CORE.down: down, after the one before must be a finite number above 3; not 2",
+        ),
         (("fields", "fields = 5 #"), "loads 1.fields: it is 5; it must be a table"),
         (("fields = { account", 'fields = { tx_id = "T", account'), "fields must not have tx_id"),
         (("{ p50 = 0.02, p99 = 0.05 }", "{ p5 = 1 }"), "service: it is {'p5': 1}; it must be a number of seconds"),

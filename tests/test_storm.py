@@ -14,7 +14,7 @@ from random import Random
 import pytest
 import requests
 from relayed import ENDS_WITHIN, ok, peer, tx
-from served import eventually, get, target
+from served import direct, eventually, get, target
 from serving import Caller, Server, request, serving
 
 CALLERS = 8
@@ -36,8 +36,7 @@ def one_caller(server: Server, number: int) -> tuple[Counter[str], int]:
     chance = Random(number)
     codes: Counter[str] = Counter()
     left = 0
-    with requests.Session() as session:
-        session.trust_env = False
+    with direct() as session:
         for turn in range(TURNS):
             body = {
                 "tx_id": f"S-{number}-{turn}",
@@ -103,8 +102,7 @@ def test_going_down_under_load_loses_no_reply(number: signal.Signals) -> None:
 
         def call(caller: int) -> Counter[str]:
             codes: Counter[str] = Counter()
-            with requests.Session() as session:
-                session.trust_env = False
+            with direct() as session:
                 for turn in range(100_000):
                     try:
                         reply = session.post(f"{server.url}/tx", json=tx(caller * 100_000 + turn), timeout=30).json()

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 import requests
-from served import ROOT, Served, eventually, target
+from served import ROOT, Served, direct, eventually, target
 
 DEPOSIT = {"op": "DEPOSIT", "account": "A-1", "amount": 10}
 
@@ -31,8 +31,7 @@ def core(started: Served) -> Served:
 
 @pytest.fixture
 def session() -> Iterator[requests.Session]:
-    with requests.Session() as session:
-        session.trust_env = False
+    with direct() as session:
         yield session
 
 

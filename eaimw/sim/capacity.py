@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Generic, Literal, TypeVar
 
-from eaimw.sim.durations import Duration, Fixed
+from eaimw.sim.durations import NO_TIME, Duration
 from eaimw.sim.modes import Refused, shown
 
 __all__ = ["REFUSED", "WAITS", "Capacity", "Station", "Work"]
@@ -31,7 +31,6 @@ REFUSED: Final = "refused"
 
 T = TypeVar("T", bound=Hashable)
 
-_NO_TIME = Fixed(0.0)
 _NoWork = Literal["waits", "refused"]
 
 
@@ -44,7 +43,7 @@ class Capacity:
     queue: requests that wait at most, 0 or more; one more is refused at once. None: without limit.
     """
 
-    service: Duration = _NO_TIME
+    service: Duration = NO_TIME
     servers: int | None = None
     queue: int | None = None
 

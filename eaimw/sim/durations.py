@@ -11,7 +11,7 @@ from random import Random
 
 from eaimw.sim.modes import Refused, shown
 
-__all__ = ["Duration", "Exponential", "Fixed", "Lognormal", "check_number"]
+__all__ = ["NO_TIME", "Duration", "Exponential", "Fixed", "Lognormal", "check_number"]
 
 # The standard normal distribution's 99th percentile.
 _Z99 = 2.3263478740408408
@@ -90,3 +90,6 @@ def _is_finite(value: object) -> bool:
         return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
     except OverflowError:  # an int such as 10**400
         return False
+
+
+NO_TIME = Fixed(0.0)

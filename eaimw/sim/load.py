@@ -15,13 +15,12 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
-from eaimw.sim.durations import Duration, Fixed, check_number
+from eaimw.sim.durations import NO_TIME, Duration, check_number
 from eaimw.sim.modes import Refused, shown
 
 __all__ = ["Arrival", "Bursts", "ClosedLoop", "Constant", "Load", "Piece", "Poisson", "arrivals", "chance_of"]
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
-_NO_TIME = Fixed(0.0)
 MOST_RATE = 1e6  # beyond it the steps drown in what a float can tell apart, and time stands still
 Json = dict[str, object]
 
@@ -107,7 +106,7 @@ class ClosedLoop:
     """
 
     callers: int
-    think: Duration = _NO_TIME
+    think: Duration = NO_TIME
 
     def __post_init__(self) -> None:
         if type(self.callers) is not int or self.callers < 1:

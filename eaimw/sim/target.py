@@ -167,11 +167,16 @@ class Target:
         self.max_inflight = self.inflight
         self._seed()
 
+    @property
+    def calls(self) -> int:
+        """Requests received since the last reset."""
+        return self._books.calls
+
     def stats(self) -> Json:
         """The figures, as `GET /_stats` answers them."""
         return {
             "mode": self.settings.mode,
-            "calls": self._books.calls,
+            "calls": self.calls,
             "inflight": self.inflight,
             "max_inflight": self.max_inflight,
             "executed": self._books.executed,

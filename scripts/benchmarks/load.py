@@ -12,10 +12,12 @@ import statistics
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from servers import HERE, OTHER_CORE, pin
+
+from eaimw.sim.load import Poisson
 
 TARGETS = ("CORE", "CLAIM")
 OPEN_CONNECTIONS = 64
@@ -50,7 +52,6 @@ def open_loop(port: int, rate: float, seconds: float) -> list[float]:
 
     The wait for a free connection counts, so that a hub that stands still cannot hide it.
     """
-    chance = random.Random(1)
     requests = [_request(port, target) for target in TARGETS]
     epoll = select.epoll()
     timer = _Timer()
@@ -66,7 +67,7 @@ def open_loop(port: int, rate: float, seconds: float) -> list[float]:
     late: deque[float] = deque()  # due, and no connection was free
     took: list[float] = []
     start = time.monotonic()
-    due = _poisson(chance, rate, seconds)
+    due = Poisson(rate).times(random.Random(1), seconds)
     following = next(due, None)
     number = 0
     try:
@@ -105,13 +106,6 @@ def open_loop(port: int, rate: float, seconds: float) -> list[float]:
 def percentile(values: list[float], share: float) -> float:
     """The value that so great a share of them does not exceed."""
     return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]
-
-
-def _poisson(chance: random.Random, rate: float, seconds: float) -> Iterator[float]:
-    at = chance.expovariate(rate)
-    while at < seconds:
-        yield at
-        at += chance.expovariate(rate)
 
 
 def _request(port: int, target: str) -> bytes:

@@ -107,7 +107,7 @@ def in_hubs(seed: int, attempts: list[int], breaker: BreakerSettings) -> list[in
             await server.close()
             await hub.close()
         calls = [hub.targets[NAME].attempts for hub in hubs]
-        assert calls[-1] == service.target.stats()["calls"]
+        assert calls[-1] == service.target.calls
         return [1, *calls]
 
     return world.run(story)

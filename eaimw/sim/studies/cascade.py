@@ -107,9 +107,7 @@ def _run(seed: int, settings: dict[str, Any]) -> _Run:
         waiting = iter(range(RATE * SECONDS))
         sent: list[Sent] = []
         await asyncio.gather(*(_caller(world, waiting, sent) for _ in range(CALLERS)))
-        calls = service.target.stats()["calls"]
-        assert isinstance(calls, int)
-        return _Run(sent, calls)
+        return _Run(sent, service.target.calls)
 
     return world.run(story)
 

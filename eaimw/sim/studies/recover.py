@@ -67,11 +67,9 @@ class _Felt(NamedTuple):
 
     @classmethod
     def of(cls, target: Target) -> _Felt:
-        stats = target.stats()
-        calls, by_code = stats["calls"], stats["by_code"]
-        assert isinstance(calls, int)
+        by_code = target.stats()["by_code"]
         assert isinstance(by_code, dict)
-        return cls(calls, by_code.get(NO_CODE, 0), by_code.get(codes.OK, 0))
+        return cls(target.calls, by_code.get(NO_CODE, 0), by_code.get(codes.OK, 0))
 
 
 class _Run(NamedTuple):
