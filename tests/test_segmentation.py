@@ -139,7 +139,9 @@ def experienced() -> Arrivals:
     """What a server shares that has met the heads of these requests already."""
     arrivals = Arrivals()
     for body in (BODY, b"{}", b"[1]", b"[]", post(b"{}")):
-        RequestReader(arrivals).feed(post(body))
+        reader = RequestReader(arrivals)
+        reader.feed(post(body))
+        reader.end()
     return arrivals
 
 

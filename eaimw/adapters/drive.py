@@ -57,6 +57,9 @@ class Drive(Generic[T]):
         except (Exception, asyncio.CancelledError) as problem:  # cancelled: what it waits for was, at the loop's end
             self._on_end(None, problem)
         else:
+            if awaited is None:  # a bare yield, as `asyncio.sleep(0)` is: the next turn will do
+                asyncio.get_running_loop().call_soon(self._go_on)
+                return
             # The word of asyncio's protocol between a future and whoever runs the coroutine that awaits it.
             awaited._asyncio_future_blocking = False
             if isinstance(awaited, Waiter):

@@ -63,7 +63,7 @@ class Arrivals:
     """What all connections of a server share: the room for bodies, and the heads that were read before."""
 
     def __init__(self) -> None:
-        self.bytes = 0  # of bodies that are arriving, and kept until it is their turn
+        self.bytes = 0  # of bodies that are arriving or wait for their turn, and of what is kept
         self._heads: dict[bytes, tuple[Head, int]] = {}  # with the length of the body
 
     def known(self, data: bytes) -> Request | None:
@@ -94,8 +94,8 @@ class Arrivals:
 class RequestReader:
     """One connection's requests.
 
-    requests: those that have arrived, in order; whoever answers takes them from the left. is_arriving: a part of the
-    next one has come. is_over: nothing more is read, whatever comes. kept: bytes that `go_on` has not yet parsed.
+    requests: those that have arrived, in order, for whoever answers to `take`. is_arriving: a part of the next one has
+    come. is_over: nothing more is read, whatever comes. kept: bytes that `go_on` has not yet parsed.
     """
 
     def __init__(self, arrivals: Arrivals) -> None:
@@ -131,7 +131,7 @@ class RequestReader:
         if is_first:
             request = self._arrivals.known(data)
             if request is not None:
-                self.requests.append(request)
+                self._append(request)
                 return
             if not data.strip(_LINE_ENDS):
                 return  # old clients send a line end after a body
@@ -145,6 +145,12 @@ class RequestReader:
         self.go_on()
         if is_first and not (self.is_arriving or self.is_over or self.kept) and len(self.requests) == before + 1:
             self._arrivals.learn(data, self.requests[-1])
+
+    def take(self) -> Request:
+        """The next one that has arrived; there must be one."""
+        request = self.requests.popleft()
+        self._arrivals.bytes -= len(request.body)
+        return request
 
     def go_on(self) -> None:
         """Parse what is kept, until enough requests wait."""
@@ -174,10 +180,18 @@ class RequestReader:
         return expects
 
     def end(self) -> None:
-        """Nothing more is wanted; what is arriving gives its room back."""
+        """Nothing more is wanted; what has come gives its room back."""
         self.is_over = True
-        self.requests.clear()
+        while self.requests:
+            self.take()
         self._give_room_back()
+        self._drop_kept()
+
+    def _append(self, request: Request) -> None:
+        self._arrivals.bytes += len(request.body)
+        self.requests.append(request)
+
+    def _drop_kept(self) -> None:
         self._arrivals.bytes -= len(self.kept)
         self.kept.clear()
 
@@ -291,6 +305,8 @@ class RequestReader:
         if not self.is_over:
             self._refused = Refused(status, why, is_final)
             self.is_over = is_final
+            if is_final:
+                self._drop_kept()
 
     def _push(self, *, keeps_alive: bool) -> None:
         """The request has arrived, or nothing more of it is wanted."""
@@ -306,7 +322,7 @@ class RequestReader:
         request = Request(head, body, self._refused)
         self._begin()
         self.is_arriving = False
-        self.requests.append(request)
+        self._append(request)
 
     def _give_room_back(self) -> None:
         self._arrivals.bytes -= self._size

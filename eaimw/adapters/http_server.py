@@ -30,10 +30,12 @@ CLOSE_LIMIT = 1.0  # seconds for the last bytes at the end
 STUCK_LIMIT = 5.0  # seconds that a reply may wait for a caller who does not take it while the hub goes down
 SWEEP_EVERY = 0.5  # seconds between two looks at who is too late
 MAX_CONNECTIONS = 10_000
-# Of one connection in one turn of the loop, for whose end everybody else waits: requests that are answered at once,
-# as refusals are, and bytes of bodies, the costliest of which take 0.2 us a byte.
+# Of one connection in one turn of the loop, for whose end everybody else waits: requests that are taken up, and bytes
+# of bodies after which no further one is; the costliest take 0.2 us a byte.
 ANSWERS_PER_TURN = 4
 BYTES_PER_TURN = 65_536
+
+NO_REQUEST = Request(Head(), b"")
 
 
 class HttpServer:
@@ -119,7 +121,7 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(server.arrivals)
         self._waiting = self._reader.requests
-        self._request = Request(Head(), b"")  # the one that is being answered
+        self._request = NO_REQUEST  # the one whose call is under way
         self._transport: Any = None
         self._is_busy = False  # a call is under way
         self._is_answering = False  # `_next` is at work
@@ -177,7 +179,7 @@ class _Connection(asyncio.Protocol):
         if len(self._server.connections) > self._server.max_connections:
             message = f"the hub has {self._server.max_connections:,} connections, which is its limit"
             self._hear_no_more()
-            self._write(self._server.hub.refusal(codes.SHED, message), Request(Head(), b""))
+            self._write(self._server.hub.refusal(codes.SHED, message), NO_REQUEST)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.pop(self, None)
@@ -191,6 +193,7 @@ class _Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._is_stuck = True
         self._since = self._loop.time()
+        self._pause()  # who does not take replies sends nothing more
 
     def resume_writing(self) -> None:
         self._is_stuck = False
@@ -224,16 +227,18 @@ class _Connection(asyncio.Protocol):
                     reader.go_on()
                 if not waiting:
                     break
-            request = waiting.popleft()
+            request = reader.take()
             answers -= 1
             size -= len(request.body)
             self._answer(request)
         self._is_answering = False
+        if self._is_busy:
+            return
         if not answers or size <= 0:  # the others' turn
             self._pause()
             self._loop.call_soon(self._next)
             return
-        if self._is_busy or self._is_deaf or waiting or reader.kept:
+        if self._is_deaf or self._is_stuck or waiting or reader.kept:
             return
         if self._is_paused:
             self._is_paused = False
@@ -285,8 +290,9 @@ class _Connection(asyncio.Protocol):
         """The call that was under way is over."""
         self._is_busy = False
         self._server.calls -= 1
+        request, self._request = self._request, NO_REQUEST  # its body is not kept while the connection rests
         if reply is not None:
-            self._write(reply, self._request)
+            self._write(reply, request)
         elif problem is not None:
             self._give_up(problem)
         self._next()
@@ -349,6 +355,9 @@ class _Connection(asyncio.Protocol):
             else:
                 # To close with bytes of the caller unread would reset the connection before it has read the reply.
                 self._transport.write_eof()
+                if self._is_paused:
+                    self._is_paused = False
+                    self._transport.resume_reading()
 
 
 _START = {
