@@ -19,7 +19,6 @@ Foreign exceptions are turned into these once, at the adapter that meets them.
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Iterable
 
@@ -102,5 +101,7 @@ def shown(value: object, limit: int = 80) -> str:
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """For the end of a message about an unknown name: the known one that looks most like it, if any does."""
+    import difflib  # only where somebody has erred
+
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -19,7 +19,7 @@ from eaimw.cli.files import read
 from eaimw.cli.lazy import HELP_NAMES
 from eaimw.cli.logs import BREAKER_LOG, Logs, log_paths, opened_logs
 from eaimw.cli.progress import progress
-from eaimw.cli.running import heed_signals, raise_limit, serve, signals, summary
+from eaimw.cli.running import heed_signals, raise_limit, signals, summary
 from eaimw.cli.streams import input_fd, output_fd
 from eaimw.config import (
     CLAIM_URL,
@@ -150,6 +150,8 @@ def relay(
     if address is not None:
         if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
+        from eaimw.cli.serving import serve  # the server is loaded only where it is used
+
         ctx.exit(serve(settings, paths, address, plane, file.tls if file is not None else None))
     with signals():
         try:

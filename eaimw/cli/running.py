@@ -1,27 +1,19 @@
-"""What every command that runs a hub has in common: descriptors, signals, the summary; and serving."""
+"""What every command that runs a hub has in common: descriptors, signals, the summary."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import resource
 import signal
-import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 
-import uvloop
-
-from eaimw.adapters.http_server import MAX_CONNECTIONS, HttpServer
-from eaimw.adapters.server_tls import server_context
-from eaimw.app import open_hub, say
-from eaimw.cli.admin import admin_plane
-from eaimw.cli.logs import LogPaths, Logs, opened_logs
+from eaimw.app import say
+from eaimw.cli.logs import Logs
 from eaimw.codes import most_first
-from eaimw.config import NO_TARGET, Address, AdminSettings, HubSettings, TlsSettings
-from eaimw.errors import SettingsError, Unusable
+from eaimw.config import NO_TARGET, HubSettings
+from eaimw.errors import Unusable
 from eaimw.hub import Hub
 from eaimw.target import CodeCounts
 
@@ -29,66 +21,17 @@ SPARE_DESCRIPTORS = 64  # for all that is not a call: the three streams, the log
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(
-    settings: HubSettings,
-    paths: LogPaths,
-    address: Address,
-    plane: AdminSettings | None,
-    tls: TlsSettings | None = None,
-) -> int:
-    """Serve HTTP until a signal ends it. The exit status: 0, or 1 if a log, the address or a PEM file is no good."""
-    with signals():
-        try:
-            context = None if tls is None else server_context(tls)
-            raise_limit(settings, callers=MAX_CONNECTIONS)
-            # Callers get what the calls leave: they must not take the descriptors that the targets need.
-            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            free = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft - _needed(settings)
-            connections = max(10, min(MAX_CONNECTIONS, free))
-            with opened_logs(paths) as logs:
-                uvloop.run(_serve(settings, logs, address, plane, context, connections))
-        except (Unusable, SettingsError) as fault:  # a setting that shows only in use, as a CA file
-            say(f"relay: {fault}")
-            return 1
-    return 0
-
-
-async def _serve(
-    settings: HubSettings,
-    logs: Logs,
-    address: Address,
-    plane: AdminSettings | None,
-    tls: ssl.SSLContext | None,
-    max_connections: int,
-) -> None:
-    started = time.monotonic()
-    ended = asyncio.Event()
-    async with open_hub(settings, breaker_log=logs.breaker, access_log=logs.of_transactions) as hub:
-        server = HttpServer(hub, tls=tls, max_connections=max_connections)
-        await server.start(address)
-        try:
-            heed_signals(ended.set, logs)
-            gc.collect()
-            gc.freeze()  # what was made to start lives for ever: to look through it again would hold everybody up
-            say(f"listening on {server.url}")
-            async with admin_plane(hub, logs, plane):
-                await ended.wait()
-                await server.drain()
-        finally:
-            await server.close()
-        counted = sum(sum(codes.values()) for codes in _counts(hub).values())
-        summary(hub, counted, counted, time.monotonic() - started)
-
-
-def raise_limit(settings: HubSettings, callers: int = 0) -> None:
+def raise_limit(settings: HubSettings, callers: int = 0) -> int:
     """Let this process have a descriptor for each call in flight and each caller; say so where the system does not.
 
-    Raises Unusable where there are too few to start at all.
+    The callers that there is room for: they get what the calls leave, and must not take what the targets need, but ten
+    there are. Raises Unusable where there are too few descriptors to start at all.
     """
-    need = callers + _needed(settings)
+    calls = SPARE_DESCRIPTORS + sum(target.max_inflight for target in settings.targets.values())
+    need = callers + calls
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= need or soft == resource.RLIM_INFINITY:
-        return
+        return callers
     allowed = need if hard == resource.RLIM_INFINITY else min(need, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < SPARE_DESCRIPTORS // 2:
@@ -99,11 +42,7 @@ def raise_limit(settings: HubSettings, callers: int = 0) -> None:
             f"relay: {who} may need {need:,} descriptors and the system allows {allowed:,} (ulimit -Hn); "
             "calls beyond it will end as E902, not sent"
         )
-
-
-def _needed(settings: HubSettings) -> int:
-    """Descriptors for the calls in flight and all that is no caller."""
-    return SPARE_DESCRIPTORS + sum(target.max_inflight for target in settings.targets.values())
+    return max(10, min(callers, allowed - calls))
 
 
 @contextlib.contextmanager
@@ -155,7 +94,7 @@ def _is_main_thread() -> bool:
 
 def summary(hub: Hub, read: int, replied: int, seconds: float) -> None:
     """Say how many there were, by target and code."""
-    say_counts(_counts(hub))
+    say_counts(counts_of(hub))
     say(f"transactions {read:,}, replies {replied:,}, {seconds:.1f} s")
 
 
@@ -167,5 +106,6 @@ def say_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
             say(f"{name:{width}}  " + "  ".join(f"{code} {count:,}" for code, count in most_first(codes)))
 
 
-def _counts(hub: Hub) -> dict[str, CodeCounts]:
+def counts_of(hub: Hub) -> dict[str, CodeCounts]:
+    """Replies by target and code; what had no known target under `-`."""
     return {name: target.codes for name, target in hub.targets.items()} | {NO_TARGET: hub.untargeted}

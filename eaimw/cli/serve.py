@@ -9,7 +9,7 @@ import click
 from eaimw.cli.admin import admin_settings
 from eaimw.cli.files import read
 from eaimw.cli.logs import BREAKER_LOG, log_paths
-from eaimw.cli.running import serve as run
+from eaimw.cli.serving import serve as run
 
 
 @click.command()
