@@ -94,6 +94,7 @@ class Caller:
             self._more()
         head, _, self._rest = self._rest.partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
+        assert first.startswith("HTTP/1.1 "), first
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         size = int(headers.get("content-length", 0))
         while len(self._rest) < size:

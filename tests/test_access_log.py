@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from peer import until
 from relayed import NOBODY, Json, Running, Say, from_file, lines_of, ok, peer, tx
@@ -253,13 +254,21 @@ def test_a_caller_that_hangs_up_has_its_line(log: Log) -> None:
     assert [(line["tx_id"], line["code"], line["left"]) for line in records(log.path)] == [("T-1", "0000", True)]
 
 
-def test_many_are_all_there_in_order(log: Log) -> None:
+def test_many_are_all_there_in_order(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a batch, some while it writes: each once, as they were answered; and few writes for them."""
     count = 10 * BATCH
+    writes: list[bytes] = []
+
+    def noted(real: Callable[[int, bytes], int], fd: int, data: bytes) -> int:
+        writes.append(data)
+        return real(fd, data)
+
+    instead_of_write(monkeypatch, log.log._file, noted)
     for number in range(count):
         log.note(number)
     log.log.close()
     assert [line["tx_id"] for line in records(log.path)] == [f"T-{number}" for number in range(count)]
+    assert len(writes) < count / 16
     assert log.log.lost == 0
 
 
@@ -352,12 +361,14 @@ def test_nothing_of_a_transaction_is_kept_but_its_line(log: Log, monkeypatch: py
     disk = HungDisk(log.log._file, monkeypatch)
     log.note("first")
     assert disk.is_met.wait(5)
-    raw = os.urandom(100)
-    before = sys.getrefcount(raw)
+    raw, data = os.urandom(100), msgspec.Raw(os.urandom(100))
+    before = sys.getrefcount(raw), sys.getrefcount(data)
+    answer = reply("T")
+    answer.data = data
     call = Call(Transaction(tx_id="T", raw=raw), 0.0)
-    log.log.answered(reply("T"), call)
-    del call
-    assert sys.getrefcount(raw) == before
+    log.log.answered(answer, call)
+    del call, answer
+    assert (sys.getrefcount(raw), sys.getrefcount(data)) == before
     disk.ends()
 
 

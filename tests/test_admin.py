@@ -226,7 +226,7 @@ def test_the_hub_relays_while_a_scrape_hangs(monkeypatch: pytest.MonkeyPatch) ->
         async with watched() as it:
             monkeypatch.setattr(it.scene.hub.targets["CLAIM"], "status", hang)
             scrape = asyncio.create_task(it.get("/targets/CLAIM"))
-            await asyncio.to_thread(asked.wait, 20)
+            assert await asyncio.to_thread(asked.wait, 10)
             assert await it.scene.codes(100) == ["0000"] * 100
             assert await it.scene.codes(1, "CLAIM") == ["0000"]
             goes_on.set()

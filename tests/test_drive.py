@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from peer import run_alone
 
 from eaimw.adapters.drive import Drive, Waiter
 
@@ -22,7 +23,7 @@ class Ended:
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(story)
+    run_alone("asyncio", lambda: story)
 
 
 def test_what_waits_for_nothing_has_ended_when_it_is_made() -> None:

@@ -126,7 +126,7 @@ def test_a_reply_is_written_as_soon_as_it_is_known() -> None:
 
 def test_no_proxy_of_the_environment_stands_between() -> None:
     """A hub is a server of one's own network."""
-    proxies = {f"{name}_proxy": NOT_THERE for name in ("http", "https", "all")}
+    proxies = {f"{name}_proxy": NOT_THERE for name in ("http", "https", "all")} | {"no_proxy": "", "NO_PROXY": ""}
     with peer() as target:
         done = send(lines_of([tx(1)]), "--to", target.url, env=os.environ | proxies)
     assert done.status == 0
@@ -332,6 +332,7 @@ def test_a_long_file_is_not_read_into_memory(tmp_path: Path) -> None:
         eventually(lambda: target.received["T-1"] == 8, within=20)
         read = os.lseek(given.fileno(), 0, os.SEEK_CUR)  # the offset is one for both
         assert 0 < read <= CHUNK + BATCHES * BATCH_BYTES < file.stat().st_size / 4
+        assert target.received["T-1"] == 8
         assert running.process.poll() is None
 
 
