@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eaimw.app import Relay, open_hub, two_targets
-    from eaimw.config import BreakerSettings, HubSettings, OpSettings, TargetSettings
+    from eaimw.config import HubSettings, OpSettings, TargetSettings
     from eaimw.errors import EaimwError, SettingsError, Unusable
     from eaimw.hub import Hub
+    from eaimw.policy import BreakerSettings, RetrySettings
 
 __all__ = [
     "Relay",
@@ -25,6 +26,7 @@ __all__ = [
     "HubSettings",
     "TargetSettings",
     "BreakerSettings",
+    "RetrySettings",
     "OpSettings",
     "EaimwError",
     "SettingsError",
@@ -38,7 +40,8 @@ _HOME = {
     "Hub": "hub",
     "HubSettings": "config",
     "TargetSettings": "config",
-    "BreakerSettings": "config",
+    "BreakerSettings": "policy",
+    "RetrySettings": "policy",
     "OpSettings": "config",
     "EaimwError": "errors",
     "SettingsError": "errors",

@@ -23,11 +23,8 @@ from eaimw.adapters.voice import Voice
 from eaimw.config import (
     CLAIM_URL,
     CORE_URL,
-    FAIL_THRESHOLD,
     INFLIGHT,
-    RESET_TIMEOUT,
     TIMEOUT,
-    BreakerSettings,
     Endpoint,
     HubSettings,
     TargetSettings,
@@ -35,6 +32,7 @@ from eaimw.config import (
 from eaimw.errors import SettingsError
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
+from eaimw.policy import FAIL_THRESHOLD, RESET_TIMEOUT, BreakerSettings
 from eaimw.ports import AccessLog
 
 _voice = Voice()

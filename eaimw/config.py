@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from eaimw.bounds import check_flag, check_integer, check_number, check_seconds, check_some_seconds
 from eaimw.errors import SettingsError
+from eaimw.policy import MAX_ATTEMPTS, BreakerSettings, RetrySettings
 
 NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
 is_name = re.compile(NAME_PATTERN).fullmatch
@@ -23,12 +24,10 @@ NOT_SHOWN = "..."
 NO_TARGET = "-"
 
 MAX_INFLIGHT = 100_000
-MAX_SECONDS = 3_600.0
 
-FAIL_THRESHOLD = 5
-RESET_TIMEOUT = 10.0  # seconds
 TIMEOUT = 3.0  # seconds
 CONNECT_TIMEOUT = 0.5  # seconds
+MIN_CALL = 0.01  # seconds
 CODE_FIELD = "code"
 INFLIGHT = 10
 CORE_URL = "http://127.0.0.1:9201/tx"
@@ -152,24 +151,6 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerSettings:
-    """When a target's circuit opens and how long it rests.
-
-    fail_threshold: consecutive failures that open it; >= 1. Lower notices sooner, higher forgives more.
-    reset_timeout: seconds OPEN before one probe; >= 0 (0: the next transaction is the probe).
-    """
-
-    fail_threshold: int = FAIL_THRESHOLD
-    reset_timeout: float = RESET_TIMEOUT
-
-    def __post_init__(self) -> None:
-        if type(self.fail_threshold) is not int or self.fail_threshold < 1:
-            raise SettingsError("fail_threshold", self.fail_threshold, "an integer of at least 1")
-        if not _is_seconds(self.reset_timeout) or self.reset_timeout < 0:
-            raise SettingsError("reset_timeout", self.reset_timeout, "a finite number of seconds, 0 or more")
-
-
-@dataclass(frozen=True, slots=True)
 class TargetSettings:
     """One target.
 
@@ -182,6 +163,14 @@ class TargetSettings:
     ca_file: PEM file of the certificate authorities to trust for https; None: the system's.
     code_field: where the code stands in the target's reply object; dots lead into objects within it
         (`header.result_code`). A target with reply formats of its own need not be changed for the hub.
+    hold_after_timeout: seconds that a call which has timed out (E901) keeps its place while its connection stays
+        open, since the target is still at work on it; 0: the place is free at once.
+    min_call: seconds; with less left of the caller's budget no call is begun (E906), since it could not end.
+    retry: what is tried again, how often, after which waits, and within which budget.
+    expected_rate, expected_latency, expected_p99: calls a second, and seconds of a usual and of a slow one; what
+        `eaimw check` reasons with, and nothing else. 0: not known.
+    upstream_attempts, downstream_attempts: how often the caller, and the target on its side, try one thing; for
+        `eaimw check` too: attempts multiply over layers.
     """
 
     url: str
@@ -191,19 +180,31 @@ class TargetSettings:
     connect_timeout: float = CONNECT_TIMEOUT
     ca_file: str | None = None
     code_field: str = CODE_FIELD
+    hold_after_timeout: float = 0.0
+    min_call: float = MIN_CALL
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    expected_rate: float = 0.0
+    expected_latency: float = 0.0
+    expected_p99: float = 0.0
+    upstream_attempts: int = 1
+    downstream_attempts: int = 1
 
     def __post_init__(self) -> None:
         Endpoint.parse(self.url)
-        for setting in ("timeout", "connect_timeout"):
-            value = getattr(self, setting)
-            if not _is_seconds(value) or not 0 < value <= MAX_SECONDS:
-                raise SettingsError(setting, value, f"seconds above 0, at most {MAX_SECONDS:,.0f}")
-        if type(self.max_inflight) is not int or not 1 <= self.max_inflight <= MAX_INFLIGHT:
-            raise SettingsError("max_inflight", self.max_inflight, f"an integer from 1 to {MAX_INFLIGHT:,}")
+        check_some_seconds("timeout", self.timeout)
+        check_some_seconds("connect_timeout", self.connect_timeout)
+        check_integer("max_inflight", self.max_inflight, 1, MAX_INFLIGHT)
         if self.ca_file is not None and (not isinstance(self.ca_file, str) or not self.ca_file):
             raise SettingsError("ca_file", self.ca_file, "the path of a PEM file of certificates")
         if not isinstance(self.code_field, str) or not _is_code_field(self.code_field):
             raise SettingsError("code_field", self.code_field, CODE_FIELD_ALLOWED)
+        check_seconds("hold_after_timeout", self.hold_after_timeout, meaning="0: none")
+        check_seconds("min_call", self.min_call)
+        check_number("expected_rate", self.expected_rate, 0, 1e6, unit="calls a second", meaning="0: not known")
+        for setting in ("expected_latency", "expected_p99"):
+            check_seconds(setting, getattr(self, setting), meaning="0: not known")
+        for setting in ("upstream_attempts", "downstream_attempts"):
+            check_integer(setting, getattr(self, setting), 1, MAX_ATTEMPTS**3)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -213,20 +214,26 @@ class TargetSettings:
 
 @dataclass(frozen=True, slots=True)
 class OpSettings:
-    """What is known of an operation. Nothing acts on it yet: it is for policies to come, such as retry.
+    """What is known of an operation.
 
     read: it changes nothing, so that doing it twice, or at two places, does no harm.
     idempotent: done twice with the same content it has the effect of once.
+    timeout: seconds for one call of it, where that is less than its target allows; 0: as its target.
     """
 
     read: bool = False
     idempotent: bool = False
+    timeout: float = 0.0
 
     def __post_init__(self) -> None:
-        for setting in ("read", "idempotent"):
-            value = getattr(self, setting)
-            if type(value) is not bool:
-                raise SettingsError(setting, value, "true or false")
+        check_flag("read", self.read)
+        check_flag("idempotent", self.idempotent)
+        check_seconds("timeout", self.timeout, meaning="0: as its target")
+
+    @property
+    def may_repeat(self) -> bool:
+        """Does it do no harm to call it twice?"""
+        return self.read or self.idempotent
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +266,3 @@ class HubSettings:
                 raise SettingsError("an op", op, NAME_ALLOWED)
             if not isinstance(settings, OpSettings):
                 raise SettingsError(f"the op {op}", settings, "an OpSettings")
-
-
-def _is_seconds(value: object) -> bool:
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return False

@@ -3,10 +3,11 @@
     [hub]                     listen, breaker_log, access_log, tls_certificate, tls_key, tls_client_ca
     [admin]                   listen, token
     [defaults]                what holds for every target that does not say otherwise
-    [targets.NAME]            url, timeout, max_inflight, connect_timeout, ca_file, code_field
-    [targets.NAME.breaker]    fail_threshold, reset_timeout
+    [targets.NAME]            url, timeout, max_inflight, and more: `config.TargetSettings`
+    [targets.NAME.breaker]    `policy.BreakerSettings`
+    [targets.NAME.retry]      `policy.RetrySettings`
     [routes]                  op = "NAME"
-    [ops.OP]                  read, idempotent
+    [ops.OP]                  `config.OpSettings`
 
 Paths are taken from the file's own folder.
 
@@ -27,7 +28,6 @@ from eaimw.config import (
     NO_TARGET,
     TOKEN_ALLOWED,
     Address,
-    BreakerSettings,
     HubSettings,
     OpSettings,
     TargetSettings,
@@ -37,17 +37,19 @@ from eaimw.config import (
     parse_address,
 )
 from eaimw.errors import SettingsError, nearest, shown
+from eaimw.policy import BreakerSettings, RetrySettings
 from eaimw.toml_file import BadFile, Reading, parsed
 
 SECTIONS = ("hub", "admin", "defaults", "targets", "routes", "ops")
 BUILT_IN = "built in"
 ANOTHER = "it must be another file"
-_BREAKER = tuple(each.name for each in fields(BreakerSettings))
-_TARGET = tuple(each.name for each in fields(TargetSettings) if each.name != "breaker")
+# Tables within a target's, with the records that they are for.
+_NESTED: dict[str, type[BreakerSettings | RetrySettings]] = {"breaker": BreakerSettings, "retry": RetrySettings}
+_TARGET = tuple(each.name for each in fields(TargetSettings) if each.name not in _NESTED)
 HUB_KEYS = ("listen", "breaker_log", "access_log", "tls_certificate", "tls_key", "tls_client_ca")
 OP_KEYS = tuple(each.name for each in fields(OpSettings))
 # As they are written below a target: `timeout`, `breaker.fail_threshold`.
-KEYS = (*_TARGET, *(f"breaker.{name}" for name in _BREAKER))
+KEYS = (*_TARGET, *(f"{table}.{each.name}" for table, record in _NESTED.items() for each in fields(record)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,12 @@ class _Reading(Reading):
     def _values(self, table: dict[str, Any], place: str, *, may_have_url: bool = True) -> dict[str, Any]:
         """The good values of a target's table by key, its breaker's too."""
         known = [key for key in _TARGET if may_have_url or key != "url"]
-        found = {key: value for key, value in table.items() if key != "breaker"}
-        self._known(found, known, place, also=("breaker",))
-        breaker = self._table(table, "breaker", f"{place}.breaker")
-        self._known(breaker, _BREAKER, f"{place}.breaker")
-        found |= {f"breaker.{key}": value for key, value in breaker.items()}
+        found = {key: value for key, value in table.items() if key not in _NESTED}
+        self._known(found, known, place, also=(*_NESTED,))
+        for name, record in _NESTED.items():
+            nested = self._table(table, name, f"{place}.{name}")
+            self._known(nested, [each.name for each in fields(record)], f"{place}.{name}")
+            found |= {f"{name}.{key}": value for key, value in nested.items()}
         good = {}
         for key, value in found.items():
             if key not in KEYS or (key == "url" and not may_have_url):
@@ -219,26 +222,35 @@ def is_same_file(one: Path | None, other: Path | None) -> bool:
 
 def with_options(file: HubFile, options: Mapping[str, Any]) -> HubFile:
     """The file with these settings, by their keys, in place of every target's own. Raises SettingsError."""
-    plain = {key: value for key, value in options.items() if key in _TARGET}
-    breaker = {key.removeprefix("breaker."): value for key, value in options.items() if key.startswith("breaker.")}
-    targets = {
-        name: replace(target, **plain, breaker=replace(target.breaker, **breaker))
-        for name, target in file.settings.targets.items()
-    }
+    plain, nested = _parted(options)
+    targets = {}
+    for name, target in file.settings.targets.items():
+        tables = {table: replace(getattr(target, table), **values) for table, values in nested.items()}
+        targets[name] = replace(target, **plain, **tables)
     origins = {name: {**origin, **dict.fromkeys(options, "command line")} for name, origin in file.origins.items()}
     return replace(file, settings=replace(file.settings, targets=targets), origins=origins)
 
 
 def value_of(target: TargetSettings, key: str) -> Any:
     """What is in force for a key as it is written in the file."""
-    name = key.removeprefix("breaker.")
-    return getattr(target.breaker if name != key else target, name)
+    table, _, name = key.rpartition(".")
+    return getattr(getattr(target, table) if table else target, name)
 
 
 def _record(values: dict[str, Any]) -> TargetSettings:
+    plain, nested = _parted(values)
+    tables: dict[str, Any] = {table: _NESTED[table](**of_it) for table, of_it in nested.items()}
+    return TargetSettings(**plain, **tables)
+
+
+def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Values by key, as they are written in the file: a target's own, and those of each table within it."""
     plain = {key: value for key, value in values.items() if key in _TARGET}
-    breaker = {key.removeprefix("breaker."): value for key, value in values.items() if key not in _TARGET}
-    return TargetSettings(**plain, breaker=BreakerSettings(**breaker))
+    nested: dict[str, dict[str, Any]] = {}
+    for key in values.keys() - plain.keys():
+        table, _, name = key.partition(".")
+        nested.setdefault(table, {})[name] = values[key]
+    return plain, nested
 
 
 def _allowed(key: str, value: Any) -> str | None:

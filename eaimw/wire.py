@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from eaimw.config import MAX_SECONDS, NAME_ALLOWED, is_name
+from eaimw.bounds import MAX_SECONDS
+from eaimw.config import NAME_ALLOWED, is_name
 from eaimw.errors import Malformed, shown
 from eaimw.model import Reply, Transaction
 

@@ -30,8 +30,9 @@ import uvloop
 
 from eaimw.adapters.http_client import IDLE_LIMIT
 from eaimw.app import open_hub
-from eaimw.config import BreakerSettings, HubSettings, TargetSettings
+from eaimw.config import HubSettings, TargetSettings
 from eaimw.hub import Hub
+from eaimw.policy import BreakerSettings
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from eaimw.config import BreakerSettings, HubSettings, TargetSettings
+from eaimw.config import HubSettings, TargetSettings
 from eaimw.errors import CallFailed, LocalFault, NoConnection, SettingsError, TimedOut
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
 from eaimw.layers import Breaker, Deadline, InflightLimit, OpenCircuit
 from eaimw.model import Answer, Call
+from eaimw.policy import BreakerSettings
 from eaimw.ports import AccessLog
 from eaimw.stack import ORDER
 from eaimw.target import MAX_CODES

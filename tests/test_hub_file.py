@@ -13,9 +13,16 @@ from commands import eaimw
 from relayed import ok, peer
 from served import ROOT
 
-from eaimw.config import Address, BreakerSettings, HubSettings, OpSettings, TargetSettings, TlsSettings
+from eaimw.config import (
+    Address,
+    HubSettings,
+    OpSettings,
+    TargetSettings,
+    TlsSettings,
+)
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import KEYS, HubFile, read_hub_file, value_of, with_options
+from eaimw.policy import BreakerSettings
 from eaimw.toml_file import BadFile
 
 GOOD = """

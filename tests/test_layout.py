@@ -16,6 +16,8 @@ PACKAGE = ROOT / "eaimw"
 # Each room may import those of the lines above its own, and its own line's.
 LEVELS = (
     {"errors", "codes", "kernel"},
+    {"bounds"},
+    {"policy"},
     {"model", "config"},
     {"toml_file"},
     {"hub_file"},

@@ -18,8 +18,9 @@ from served import target
 from test_access_log import records
 
 from eaimw.cli import main
-from eaimw.config import BreakerSettings, HubSettings, TargetSettings
+from eaimw.config import HubSettings, TargetSettings
 from eaimw.kernel.breaker import State
+from eaimw.policy import BreakerSettings
 from eaimw.sim.studies import recording
 from eaimw.sim.studies.hindsight import Opening, answers_of, openings_met
 from eaimw.sim.studies.recording import Past

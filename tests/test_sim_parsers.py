@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eaimw.adapters.http_server import HttpServer
-from eaimw.config import Address, BreakerSettings, HubSettings, TargetSettings
+from eaimw.config import Address, HubSettings, TargetSettings
+from eaimw.policy import BreakerSettings
 from eaimw.sim.forms import FORMS
 from eaimw.sim.link import Conditions, Way
 from eaimw.sim.target import ANSWER, Plan

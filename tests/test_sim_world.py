@@ -13,8 +13,9 @@ import pytest
 
 from eaimw.adapters.drive import Drive
 from eaimw.adapters.http_server import HttpServer
-from eaimw.config import Address, BreakerSettings, HubSettings, TargetSettings
+from eaimw.config import Address, HubSettings, TargetSettings
 from eaimw.model import Reply
+from eaimw.policy import BreakerSettings
 from eaimw.sim.forbidden import forbidden
 from eaimw.sim.link import Conditions, Way
 from eaimw.sim.loop import NotSimulated

@@ -24,9 +24,7 @@ from eaimw.cli.streams import input_fd, output_fd
 from eaimw.config import (
     CLAIM_URL,
     CORE_URL,
-    FAIL_THRESHOLD,
     INFLIGHT,
-    RESET_TIMEOUT,
     TIMEOUT,
     AdminSettings,
     HubSettings,
@@ -34,6 +32,7 @@ from eaimw.config import (
 )
 from eaimw.errors import SettingsError, Unusable
 from eaimw.hub_file import HubFile, with_options
+from eaimw.policy import FAIL_THRESHOLD, RESET_TIMEOUT
 
 
 @click.command(context_settings=HELP_NAMES)  # it is a program by itself too

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from eaimw.config import BreakerSettings, HubSettings, TargetSettings
+from eaimw.config import HubSettings, TargetSettings
+from eaimw.policy import BreakerSettings
 from eaimw.sim.capacity import Capacity
 from eaimw.sim.durations import Exponential
 from eaimw.sim.forms import FORMS

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from eaimw.config import BreakerSettings, HubSettings, TargetSettings
+from eaimw.config import HubSettings, TargetSettings
+from eaimw.policy import BreakerSettings
 from eaimw.sim.backend import Backend, Phases
 from eaimw.sim.callers import Manners
 from eaimw.sim.capacity import Capacity

@@ -13,9 +13,10 @@ from typing import Any
 from eaimw import codes
 from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_server import HttpServer
-from eaimw.config import Address, BreakerSettings, HubSettings, TargetSettings
+from eaimw.config import Address, HubSettings, TargetSettings
 from eaimw.hub import Hub
 from eaimw.model import Reply, Transaction
+from eaimw.policy import BreakerSettings
 from eaimw.sim.findings import Column, Findings, Table
 from eaimw.sim.modes import settings_from
 from eaimw.sim.studies.one_target import NAME, NO_BREAKER, NO_TIMEOUT, serve, transaction, world_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from eaimw import codes
-from eaimw.config import BreakerSettings
+from eaimw.policy import BreakerSettings
 from eaimw.sim.findings import Column, Findings, Table, percentile
 from eaimw.sim.modes import settings_from
 from eaimw.sim.studies.one_target import send, serve, world_of

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from eaimw.config import MAX_INFLIGHT, MAX_SECONDS, BreakerSettings, HubSettings, TargetSettings
+from eaimw.bounds import MAX_SECONDS
+from eaimw.config import MAX_INFLIGHT, HubSettings, TargetSettings
 from eaimw.model import Reply, Transaction
+from eaimw.policy import BreakerSettings
 from eaimw.sim.bank import Core
 from eaimw.sim.capacity import Capacity, Station
 from eaimw.sim.chance import stream

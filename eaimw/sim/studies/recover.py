@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from eaimw import codes
-from eaimw.config import BreakerSettings
+from eaimw.policy import BreakerSettings
 from eaimw.sim.capacity import Capacity
 from eaimw.sim.chance import stream
 from eaimw.sim.durations import Fixed
