@@ -24,6 +24,7 @@ NO_CONNECTION = "E902"
 NO_TARGET = "E903"
 CIRCUIT_OPEN = "E904"
 FULL = "E905"
+TOO_LATE = "E906"
 SHED = "E908"
 GOING_DOWN = "E911"
 
@@ -61,7 +62,7 @@ RULES: dict[str, Rule] = {
     NO_TARGET: Rule("no such target, or no route for this op", "not_sent", "none", 404, comes_again=False),
     CIRCUIT_OPEN: Rule("circuit open: not called", "not_sent", "none", 503, says_when=True),
     FULL: Rule("max-inflight reached: not called, never queued", "not_sent", "none", 503, says_when=True),
-    "E906": Rule("the deadline is past or too near", "not_sent", "none", 504, comes_again=False),
+    TOO_LATE: Rule("the deadline is past or too near", "not_sent", "none", 504, comes_again=False),
     "E907": Rule("rate limit", "not_sent", "none", 429, says_when=True),
     SHED: Rule("shed: the hub is overloaded", "not_sent", "none", 503, says_when=True),
     "E909": Rule("the same operation is running, or its outcome is not yet known", "unknown", "none", 409),

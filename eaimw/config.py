@@ -212,6 +212,12 @@ class TargetSettings:
         return Endpoint.parse(self.url)
 
 
+def is_reached_alike(one: TargetSettings, other: TargetSettings) -> bool:
+    """Can the connections of the one be used for the other?"""
+    of_transport = ("url", "connect_timeout", "ca_file", "max_inflight", "hold_after_timeout")
+    return all(getattr(one, name) == getattr(other, name) for name in of_transport)
+
+
 @dataclass(frozen=True, slots=True)
 class OpSettings:
     """What is known of an operation.

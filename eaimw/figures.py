@@ -97,14 +97,18 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
     return BOUNDS[-1]
 
 
-def why_changed(change: Change, threshold: int, rest: float, figures: Figures) -> str:
+def why_changed(change: Change, threshold: int, probes: int, figures: Figures) -> str:
     """Why the circuit is now in the state that it changed to; the deciding call is the last one in `figures`."""
+    if change.why is not None:
+        return change.why
     if change.after is State.CLOSED:
-        return f"the probe answered {figures.success_code}" if figures.success_code else "the probe was answered"
+        probe = "the probe" if probes == 1 else f"the last of {probes:,} probes"
+        return f"{probe} answered {figures.success_code}" if figures.success_code else f"{probe} was answered"
     if change.after is State.HALF_OPEN:
-        return f"{rest:g} s of rest are over: one probe decides"
+        return f"the wait is over: {'one probe decides' if probes == 1 else f'{probes:,} probes decide'}"
     words = f": {figures.failure_words}" if figures.failure_words else ""
     if change.before is State.HALF_OPEN:
-        return f"the probe failed with {figures.failure_code}{words}" if figures.failure_code else "the probe failed"
+        probe = "the probe" if probes == 1 else "a probe"
+        return f"{probe} failed with {figures.failure_code}{words}" if figures.failure_code else f"{probe} failed"
     failures = "1 failure" if threshold == 1 else f"{threshold:,} consecutive failures"
     return f"{failures}, the last {figures.failure_code}{words}" if figures.failure_code else failures

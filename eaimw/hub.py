@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from eaimw import codes
-from eaimw.config import NO_TARGET, HubSettings, TargetSettings
+from eaimw.config import NO_TARGET, HubSettings, OpSettings, TargetSettings, is_reached_alike
 from eaimw.errors import Malformed, NoReply
-from eaimw.model import Call, Reply, Transaction
+from eaimw.model import Call, Caller, Reply, Transaction
 from eaimw.ports import AccessLog, Clock, Random, Telemetry, Transport
 from eaimw.replies import failed, refused
 from eaimw.stack import build
@@ -26,7 +26,8 @@ MakeRandom = Callable[[str], Random]
 class Hub:
     """Relays transactions. Lives in one event loop; not for other threads (`Relay` is).
 
-    targets: each target by its name. untargeted: replies to transactions that had no known target, by code.
+    targets: each target by its name. removed: those that there were before a change of settings. untargeted: replies
+    to transactions that had no known target, by code.
     """
 
     def __init__(
@@ -42,23 +43,66 @@ class Hub:
         self._clock = clock
         self._telemetry = telemetry
         self._access_log = access_log
+        self._make_transport = make_transport
+        self._make_random = make_random
         self._random = make_random(NO_TARGET)
         self._is_going_down = False
-        self.routes = dict(settings.routes)
         self.untargeted = CodeCounts()
+        self.routes: dict[str, str] = {}
         self.targets: dict[str, Target] = {}
+        self.removed: dict[str, Target] = {}
         self._stacks: dict[str, Handler] = {}
-        for name, target_settings in settings.targets.items():
-            target = Target(
-                name,
-                target_settings,
-                make_transport(name, target_settings),
-                clock=clock,
-                random=make_random(name),
-                telemetry=telemetry,
-            )
-            self.targets[name] = target
-            self._stacks[name] = build(target)
+        self._retired: list[Transport] = []
+        self.reconfigure(settings)
+
+    def reconfigure(self, settings: HubSettings) -> None:
+        """Other settings from now on; states, calls in flight, tokens and counts stay. Of a removed target the calls
+        in flight go on to their answers, and where it comes back its counts go on.
+
+        Raises SettingsError for what shows only when it is wired, as a CA file that cannot be read; then nothing has
+        changed.
+        """
+        known = self.removed | self.targets
+        transports = {
+            name: known[name].transport
+            if name in known and name in self.targets and is_reached_alike(known[name].settings, new)
+            else self._make_transport(name, new)
+            for name, new in settings.targets.items()
+        }
+        self._retired = [transport for transport in self._retired if transport.is_busy]
+        ops = dict(settings.ops)
+        ops |= {op: OpSettings() for op in settings.routes if op not in ops}
+        targets, stacks = {}, {}
+        for name, new in settings.targets.items():
+            target = known.get(name)
+            if target is None:
+                target = self._made(name, new, transports[name], ops)
+            else:
+                if target.transport is not transports[name]:
+                    self._retire(target, transports[name])
+                target.reconfigure(new, ops, transports[name])
+            targets[name] = target
+            stacks[name] = build(target)
+        for name in self.targets.keys() - targets.keys():
+            self._retire(self.targets[name], None)
+        self.removed = {name: target for name, target in known.items() if name not in targets}
+        self.routes = dict(settings.routes)
+        self.targets, self._stacks = targets, stacks  # at once: any thread may be looking
+
+    def _made(self, name: str, settings: TargetSettings, transport: Transport, ops: dict[str, OpSettings]) -> Target:
+        return Target(
+            name,
+            settings,
+            transport,
+            clock=self._clock,
+            random=self._make_random(name),
+            telemetry=self._telemetry,
+            ops=ops,
+        )
+
+    def _retire(self, target: Target, heir: Transport | None) -> None:
+        target.transport.retire(heir)
+        self._retired.append(target.transport)
 
     async def handle_tx(self, tx: dict[str, Any]) -> dict[str, Any]:
         """One transaction as a dict; the reply as a dict, `data` parsed. A bad one gets its E400, nothing is raised."""
@@ -74,9 +118,11 @@ class Hub:
         answer = self.begin(tx, started)
         return answer if isinstance(answer, Reply) else await answer
 
-    def begin(self, tx: Transaction, started: float | None = None) -> Reply | Coroutine[Any, Any, Reply]:
+    def begin(
+        self, tx: Transaction, started: float | None = None, caller: Caller | None = None
+    ) -> Reply | Coroutine[Any, Any, Reply]:
         """As `handle`; a refusal is there at once. What is to be awaited must be, at once: it holds a place."""
-        call = Call(tx, self._clock.monotonic() if started is None else started)
+        call = Call(tx, self._clock.monotonic() if started is None else started, caller)
         target = self.target_of(tx)
         if self._is_going_down:
             reply = self._refuse(codes.GOING_DOWN, "the hub is going down: not called", call, target)
@@ -138,10 +184,12 @@ class Hub:
     async def close(self) -> None:
         """Refuse what comes, end all connections, and let the calls that this cuts give their replies (E902)."""
         self.go_down()
-        await asyncio.gather(*(target.transport.close() for target in self.targets.values()))
+        targets = [*self.targets.values(), *self.removed.values()]
+        transports = dict.fromkeys([*(target.transport for target in targets), *self._retired])
+        await asyncio.gather(*(transport.close() for transport in transports))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT):
-                while any(target.bulkhead.inflight for target in self.targets.values()):  # noqa: ASYNC110 - once
+                while any(target.bulkhead.inflight for target in targets):  # noqa: ASYNC110 - once
                     await asyncio.sleep(0.001)
 
     def snapshot(self) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -16,6 +17,7 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     """One good transaction, as read; None: not given.
 
     raw: the caller's bytes, without the line end; the target gets them so. priority: not given it is `normal`.
+    timeout_ms: milliseconds, the caller's whole budget; 0: it is over already.
     """
 
     tx_id: str
@@ -46,22 +48,53 @@ class Reply(msgspec.Struct, omit_defaults=True, kw_only=True):
     retry_after_ms: int | None = None
 
 
+class Caller(Protocol):
+    """Whoever a reply is for."""
+
+    @property
+    def has_gone(self) -> bool:
+        """Will nobody read the reply?"""
+
+
 class Call:
     """A transaction on its way through a target's stack, with what the layers tell each other.
 
-    started, deadline: seconds of the hub's monotonic clock. impatient: the caller's own budget is the nearer bound.
-    attempts: calls tried so far. took: seconds of the last one that has ended; None: none was tried. sample: what the
-    last attempt says of the target's health. has_left: a byte of the request was handed to a connection. state: the
-    circuit's when it was decided whether to call; None: it never was.
+    started, budget_end: seconds of the hub's monotonic clock; the caller's own budget ends then, inf where it gave
+    none. timeout: seconds that an attempt may take. deadline: of the attempt under way. impatient: the caller's own
+    budget is the nearer bound of it. attempts: calls tried so far. took: seconds of the last one that has ended; None:
+    none was tried. sample: what the last attempt says of the target's health. has_left: a byte of the request was
+    handed to a connection. is_final: the last answer said that it would be the same again. retry_after: what the
+    last answer's header of that name says, if anything. state: the circuit's when it was decided whether to call;
+    None: it never was. caller: None where it cannot go.
     """
 
-    __slots__ = ("attempts", "deadline", "has_left", "impatient", "sample", "started", "state", "took", "tx")
+    __slots__ = (
+        "attempts",
+        "budget_end",
+        "caller",
+        "deadline",
+        "has_left",
+        "impatient",
+        "is_final",
+        "retry_after",
+        "sample",
+        "started",
+        "state",
+        "timeout",
+        "took",
+        "tx",
+    )
 
-    def __init__(self, tx: Transaction, started: float) -> None:
+    def __init__(self, tx: Transaction, started: float, caller: Caller | None = None) -> None:
         self.tx = tx
         self.started = started
+        self.caller = caller
+        self.budget_end = math.inf
+        self.timeout = 0.0
         self.deadline = started
         self.impatient = False
+        self.is_final = False
+        self.retry_after: str | None = None
         self.attempts = 0
         self.took: float | None = None
         self.sample: Sample = "none"
@@ -70,7 +103,8 @@ class Call:
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A whole HTTP reply of a target, not yet judged."""
+    """A whole HTTP reply of a target, not yet judged. retry_after: the header's value as it came."""
 
     status: int
     body: bytes
+    retry_after: str | None = None

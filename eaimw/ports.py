@@ -43,6 +43,13 @@ class Transport(Protocol):
     async def send(self, call: Call) -> Answer:
         """The target's whole answer. Raises CallFailed; by `call.deadline` at the latest."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Is a call under way?"""
+
+    def retire(self, heir: Transport | None) -> None:
+        """No new call will come: keep no connection beyond the calls under way. heir: goes on with the counts."""
+
     async def close(self) -> None:
         """End every connection; returns when they are gone."""
 

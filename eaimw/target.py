@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from eaimw.config import TargetSettings
-from eaimw.figures import Figures, Standing, why_changed
-from eaimw.kernel.breaker import CHANGES, Change, CircuitBreaker, State
+from eaimw.circuit import Circuit
+from eaimw.config import OpSettings, TargetSettings
+from eaimw.figures import Figures, Standing
+from eaimw.kernel.breaker import CircuitBreaker
+from eaimw.kernel.budget import RetryBudget
 from eaimw.kernel.bulkhead import Bulkhead
 from eaimw.model import Call, Reply
 from eaimw.ports import Clock, Random, Telemetry, Transport
@@ -18,8 +19,9 @@ from eaimw.ports import Clock, Random, Telemetry, Transport
 MAX_CODES = 100
 OTHER_CODES = "other"
 
-# A call ends by its timeout; a probe that has not reported a second later has lost its permit, not its patience.
-LEASE_MARGIN = 1.0
+# Where each operation has a circuit of its own: of operations that nobody has declared so many have one, and the
+# target's own is for all others, so that callers who make up names cannot grow our memory.
+MAX_OPS = 100
 
 # A refusal is a Reply at once, for which nothing is made to wait; a call is something to await, at once and once: its
 # place in the bulkhead is taken already, and ends with it.
@@ -35,9 +37,9 @@ class CodeCounts(Counter[str]):
 
 
 class Target:
-    """A back-end: its settings, breaker, bulkhead, transport, stream of chance and counters.
+    """A back-end: its settings, circuits, bulkhead, transport, retry budget, stream of chance and counters.
 
-    standing: its circuit's state with since when and why; replaced as a whole, so that any thread may read it.
+    ops: what is known of each operation, by name. attempts: calls tried; retries: those of them that were not first.
     """
 
     def __init__(
@@ -49,32 +51,63 @@ class Target:
         clock: Clock,
         random: Random,
         telemetry: Telemetry,
+        ops: Mapping[str, OpSettings] | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
+        self.ops: Mapping[str, OpSettings] = ops or {}
         self.transport = transport
         self.clock = clock
         self.random = random
         self.bulkhead = Bulkhead(settings.max_inflight)
+        self.budget = RetryBudget(settings.retry.budget_ratio, settings.retry.budget_min)
         self.codes = CodeCounts()
         self.attempts = 0
+        self.retries = 0
         self.unknown_codes = 0
         self.figures = Figures(clock.monotonic)
-        self.standing = Standing(State.CLOSED, clock.now(), "closed since the start")
-        self.changes: dict[tuple[str, str], int] = {(str(before), str(after)): 0 for before, after in CHANGES}
         self._telemetry = telemetry
-        self.breaker = CircuitBreaker(
-            settings.breaker.fail_threshold,
-            settings.breaker.reset_timeout,
-            clock.monotonic,
-            probe_lease=settings.timeout + LEASE_MARGIN,
-            on_change=self._changed,
-        )
+        self.circuit = self._make_circuit(name)
+        self._of_ops: dict[str, Circuit] = {}
+
+    @property
+    def breaker(self) -> CircuitBreaker:
+        """The target's own; operations may have others."""
+        return self.circuit.breaker
+
+    @property
+    def standing(self) -> Standing:
+        """The state of the target's own circuit, with since when and why."""
+        return self.circuit.standing
+
+    @property
+    def circuits(self) -> list[Circuit]:
+        """All, the target's own first; any thread may ask."""
+        return [self.circuit, *dict(self._of_ops).values()]
 
     @property
     def attempts_by_kind(self) -> dict[str, int]:
-        """Calls tried, by why they were; so far there are first ones alone."""
-        return {"first": self.attempts}
+        """Calls tried, by why they were."""
+        return {"first": self.attempts - self.retries, "retry": self.retries}
+
+    def circuit_of(self, op: str | None) -> Circuit:
+        """The circuit of an operation, where each has its own; made when it is first asked for."""
+        if op is None:
+            return self.circuit
+        circuit = self._of_ops.get(op)
+        if circuit is None:
+            if op not in self.ops and sum(known not in self.ops for known in self._of_ops) >= MAX_OPS:
+                return self.circuit
+            circuit = self._of_ops[op] = self._make_circuit(f"{self.name}/{op}")
+        return circuit
+
+    def reconfigure(self, settings: TargetSettings, ops: Mapping[str, OpSettings], transport: Transport) -> None:
+        """Other settings from now on; states, places, tokens and counts stay."""
+        self.settings, self.ops, self.transport = settings, ops, transport
+        self.bulkhead.resize(settings.max_inflight)
+        self.budget.change(settings.retry.budget_ratio, settings.retry.budget_min)
+        for circuit in self.circuits:
+            circuit.reconfigure(settings)
 
     def status(self) -> dict[str, Any]:
         """How the target is at this moment, for people and as JSON. Seconds, and null for what has not been.
@@ -82,15 +115,10 @@ class Target:
         Any thread may ask: the counts that grow new keys are copied by `dict`, which no insertion can come between.
         """
         now = self.clock.monotonic()
-        state, since, why = self.standing
-        wait = self.breaker.wait() if state is State.OPEN else math.inf
-        return {
+        status = {
             "name": self.name,
             "url": self.settings.url,
-            "state": str(state),
-            "since": since.isoformat(timespec="microseconds"),
-            "why": why,
-            "next_probe_in": round(wait, 3) if math.isfinite(wait) else None,
+            **self.circuit.status(),
             "inflight": self.bulkhead.inflight,
             "max_inflight": self.bulkhead.limit,
             "codes": dict(self.codes),
@@ -98,18 +126,20 @@ class Target:
             "since_success": _seconds_since(self.figures.success_at, now),
             "since_failure": _seconds_since(self.figures.failure_at, now),
         }
+        of_ops = dict(self._of_ops)
+        if of_ops:
+            status["ops"] = {op: circuit.status() for op, circuit in of_ops.items()}
+        return status
 
     def snapshot(self) -> dict[str, Any]:
         """The status, with the attempts and the changes of state so far."""
-        changes = {f"{before}->{after}": count for (before, after), count in self.changes.items()}
+        changes = {f"{before}->{after}": count for (before, after), count in self.circuit.changes.items()}
         return {**self.status(), "attempts": self.attempts, "changes": changes}
 
-    def _changed(self, change: Change) -> None:
-        self.changes[str(change.before), str(change.after)] += 1
-        breaker = self.settings.breaker
-        why = why_changed(change, breaker.fail_threshold, breaker.reset_timeout, self.figures)
-        self.standing = Standing(change.after, self.clock.now(), why)
-        self._telemetry.changed(self.name, change.before, change.after)
+    def _make_circuit(self, name: str) -> Circuit:
+        return Circuit(
+            name, self.settings, self.figures, clock=self.clock, random=self.random, telemetry=self._telemetry
+        )
 
 
 def _seconds_since(moment: float | None, now: float) -> float | None:

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 from peer import until
 from relayed import NOBODY, Json, Running, Say, from_file, lines_of, ok, peer, tx
+from scene import Gate, Scene, run
 from served import ROOT, direct, eventually, get
 from serving import request
 from test_breaker_log import Clock, HungDisk, instead_of_write
-from test_hub import Gate, Scene, run
 
 from eaimw.adapters import transaction_log
 from eaimw.adapters.access_log import AccessShape

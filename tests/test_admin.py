@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import requests
+from scene import Scene, run
 from served import eventually, get
-from test_hub import Scene, run
 
 from eaimw.adapters import admin
 from eaimw.adapters.admin import CONNECTIONS, AdminPlane

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from test_hub import FakeClock, Gate, Scene, run
+from scene import FakeClock, Gate, Scene, run
 
 from eaimw.adapters import loop_lag
 from eaimw.adapters.loop_lag import KEPT, LoopLag
@@ -117,7 +117,7 @@ def test_a_targets_status_tells_the_story_of_its_circuit() -> None:
         scene.core.script = gate = Gate("E500")
         probe = asyncio.create_task(scene.send())
         await gate.has(1)
-        assert told() == ("HALF_OPEN", "10 s of rest are over: one probe decides", None)
+        assert told() == ("HALF_OPEN", "the wait is over: one probe decides", None)
         gate.open.set()
         await probe
         assert told() == ("OPEN", "the probe failed with E500", 10.0)

@@ -3,147 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from scene import Gate, Scene, run
 
 from eaimw.config import HubSettings, TargetSettings
 from eaimw.errors import CallFailed, LocalFault, NoConnection, SettingsError, TimedOut
-from eaimw.hub import Hub
-from eaimw.kernel.breaker import State
-from eaimw.layers import Breaker, Deadline, InflightLimit, OpenCircuit
-from eaimw.model import Answer, Call
+from eaimw.layers import Breaker, Deadline, HeldOpen, InflightLimit, OpenCircuit, RampLimit, Shadow, Stuck, Waiting
+from eaimw.model import Answer
 from eaimw.policy import BreakerSettings
-from eaimw.ports import AccessLog
-from eaimw.stack import ORDER
+from eaimw.retry import Retry
+from eaimw.stack import PER_ATTEMPT, PER_CALL
 from eaimw.target import MAX_CODES
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def time(self) -> float:
-        return 1_700_000_000.0 + self.seconds
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self.time(), UTC)
-
-
-class FakeTransport:
-    """Answers what `script` says: a code, an Answer, an exception, or whatever an async function makes of the call."""
-
-    def __init__(self) -> None:
-        self.script: Any = "0000"
-        self.calls: list[Call] = []
-        self.is_closed = False
-
-    async def send(self, call: Call) -> Answer:
-        self.calls.append(call)
-        script = self.script
-        if callable(script):
-            script = await script(call)
-        if isinstance(script, BaseException):
-            raise script
-        if isinstance(script, Answer):
-            return script
-        return Answer(200, b'{"code":"%s"}' % str(script).encode())
-
-    async def close(self) -> None:
-        self.is_closed = True
-
-
-class Heard:
-    """A telemetry that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.changes: list[str] = []
-        self.faults: list[str] = []
-
-    def changed(self, target: str, before: State, after: State) -> None:
-        self.changes.append(f"{target} {before}->{after}")
-
-    def unforeseen(self, where: str, problem: BaseException) -> None:
-        self.faults.append(f"{where}: {problem!r}")
-
-
-class Scene:
-    """A hub with CORE and CLAIM over fake transports."""
-
-    def __init__(
-        self, threshold: int = 3, wait: float = 10.0, inflight: int = 2, access_log: AccessLog | None = None
-    ) -> None:
-        self.clock = FakeClock()
-        self.heard = Heard()
-        self.transports: dict[str, FakeTransport] = {}
-        settings = TargetSettings(
-            "http://127.0.0.1:1/tx", timeout=3.0, max_inflight=inflight, breaker=BreakerSettings(threshold, wait)
-        )
-        self.hub = Hub(
-            HubSettings({"CORE": settings, "CLAIM": settings}, {"PAY": "CORE"}),
-            clock=self.clock,
-            telemetry=self.heard,
-            make_transport=self._transport,
-            make_random=lambda name: random.Random(name),
-            access_log=access_log,
-        )
-        self.core = self.transports["CORE"]
-        self.count = 0
-
-    def _transport(self, name: str, settings: TargetSettings) -> FakeTransport:
-        self.transports[name] = FakeTransport()
-        return self.transports[name]
-
-    async def send(self, target: str = "CORE", **fields: Any) -> dict[str, Any]:
-        self.count += 1
-        return await self.hub.handle_tx({"tx_id": f"T{self.count}", "target": target, **fields})
-
-    async def codes(self, times: int, target: str = "CORE") -> list[str]:
-        return [(await self.send(target))["code"] for _ in range(times)]
-
-    @property
-    def state(self) -> str:
-        return str(self.hub.targets["CORE"].breaker.state)
-
-    @property
-    def at_rest(self) -> bool:
-        return all(target.bulkhead.inflight == 0 for target in self.hub.targets.values())
-
-
-Story = Callable[[], Coroutine[Any, Any, None]]
-
-
-def run(story: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await story
-
-    asyncio.run(bounded())
-
-
-class Gate:
-    """Calls that enter wait until it opens."""
-
-    def __init__(self, answer: Any = "0000") -> None:
-        self.answer = answer
-        self.open = asyncio.Event()
-        self.entered = 0
-
-    async def __call__(self, call: Call) -> Any:
-        self.entered += 1
-        await self.open.wait()
-        return self.answer
-
-    async def has(self, count: int) -> None:
-        while self.entered < count:
-            await asyncio.sleep(0)
-
 
 # Routing.
 
@@ -339,8 +211,18 @@ def test_a_full_target_leaves_the_other_alone() -> None:
 
 def test_the_order_of_the_stack() -> None:
     """Outermost first, each with its reason."""
-    assert [layer for layer, _ in ORDER] == [Deadline, OpenCircuit, InflightLimit, Breaker]
-    assert all(len(reason) > 20 for _, reason in ORDER)
+    assert [layer.make for layer in PER_CALL] == [Deadline, Retry]
+    assert [layer.make for layer in PER_ATTEMPT] == [
+        HeldOpen, Stuck, OpenCircuit, InflightLimit, RampLimit, Breaker, Shadow, Waiting,
+    ]  # fmt: skip
+    assert all(len(layer.why) > 20 for layer in (*PER_CALL, *PER_ATTEMPT))
+
+
+def test_what_is_not_asked_for_is_not_there() -> None:
+    """A target with plain settings has four layers and no other."""
+    settings = TargetSettings("http://h/tx")
+    wanted = [layer.make for layer in (*PER_CALL, *PER_ATTEMPT) if layer.is_wanted(settings)]
+    assert wanted == [Deadline, OpenCircuit, InflightLimit, Breaker]
 
 
 def test_open_is_said_before_full() -> None:

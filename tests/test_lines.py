@@ -454,6 +454,11 @@ class Desk:
             future.set_result(code)
         self.calls.clear()
 
+    is_busy = False
+
+    def retire(self, heir: object) -> None:
+        raise AssertionError("the settings do not change here")
+
     async def close(self) -> None:
         pass
 

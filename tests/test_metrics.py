@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
-from test_hub import Gate, Scene, run
+from scene import Gate, Scene, run
 
 from eaimw.adapters.metrics import registry_of
 from eaimw.errors import TimedOut
@@ -65,6 +65,8 @@ def test_names_types_and_labels_are_the_contracts() -> None:
         "eaimw_max_inflight": ("gauge", target),
         "eaimw_breaker_state": ("gauge", target),
         "eaimw_breaker_transitions": ("counter", target | {"from", "to"}),
+        "eaimw_breaker_would_refuse": ("counter", target),
+        "eaimw_retry_budget_tokens": ("gauge", target),
         "eaimw_call_seconds": ("histogram", target),
         "eaimw_connections": ("counter", target | {"event"}),
         "eaimw_unknown_codes": ("counter", target),
@@ -107,7 +109,9 @@ def test_the_sum_of_transactions_is_what_was_read() -> None:
         assert {target for target, _ in by_code} == {"CORE", "CLAIM", "-"}
         assert samples(scene.hub, "eaimw_unknown_codes_total", "target") == {("CORE",): 1, ("CLAIM",): 0}
         attempts = samples(scene.hub, "eaimw_attempts_total", "target", "kind")
-        assert attempts == {("CORE", "first"): 6, ("CLAIM", "first"): 8}
+        assert attempts == {
+            ("CORE", "first"): 6, ("CORE", "retry"): 0, ("CLAIM", "first"): 8, ("CLAIM", "retry"): 0,
+        }  # fmt: skip
 
     run(story())
 
@@ -243,7 +247,7 @@ def test_openmetrics_is_spoken_too() -> None:
         await mixed(scene)
         registry = registry_of(scene.hub, lambda: 0, lambda: 0.0)
         text = openmetrics.generate_latest(registry).decode()  # type: ignore[no-untyped-call]
-        assert len(list(parse_openmetrics(text))) == 12  # type: ignore[no-untyped-call]
+        assert len(list(parse_openmetrics(text))) == 14  # type: ignore[no-untyped-call]
 
     run(story())
 

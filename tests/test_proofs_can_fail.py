@@ -15,6 +15,7 @@ from eaimw import layers, replies, verdict, wire
 from eaimw.adapters import http_reply, http_server, metrics
 from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_request import RequestReader
+from eaimw.circuit import Circuit
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import CircuitBreaker, Permit, State
 from eaimw.kernel.bulkhead import Bulkhead
@@ -23,7 +24,7 @@ from eaimw.sim.chance import stream
 from eaimw.sim.link import Link
 from eaimw.sim.prove import Failure, prove
 from eaimw.sim.world import World
-from eaimw.target import CodeCounts, Target
+from eaimw.target import CodeCounts
 
 Break = Callable[[pytest.MonkeyPatch], None]
 BREAKS: dict[str, tuple[Break, str]] = {}
@@ -249,25 +250,25 @@ def room_that_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("the log has")
 def a_change_that_is_not_logged(patch: pytest.MonkeyPatch) -> None:
-    changed = Target._changed
+    changed = Circuit._changed
 
-    def silent(self: Target, change: Any) -> None:
+    def silent(self: Circuit, change: Any) -> None:
         if change.after is not State.HALF_OPEN:
             changed(self, change)
 
-    patch.setattr(Target, "_changed", silent)
+    patch.setattr(Circuit, "_changed", silent)
 
 
 @caught_by("the figures count the changes")
 def a_change_that_is_not_counted(patch: pytest.MonkeyPatch) -> None:
-    changed = Target._changed
+    changed = Circuit._changed
 
-    def counting(self: Target, change: Any) -> None:
+    def counting(self: Circuit, change: Any) -> None:
         before = dict(self.changes)
         changed(self, change)
         self.changes = before
 
-    patch.setattr(Target, "_changed", counting)
+    patch.setattr(Circuit, "_changed", counting)
 
 
 @caught_by("the metric eaimw_breaker_transitions is")

@@ -21,7 +21,7 @@ from commands import command
 from relayed import Running, peer, relay
 from served import Served, target
 
-from eaimw import config
+from eaimw import config, policy
 from eaimw.hub_file import HUB_KEYS, KEYS, OP_KEYS
 from eaimw.sim import scenario
 
@@ -109,9 +109,15 @@ def test_no_example_uses_a_tx_id_for_two_transactions() -> None:
 
 def test_every_setting_of_a_target_is_explained() -> None:
     """Each option of the relay stands in its help, each setting in its record's docstring."""
-    for record in (config.TargetSettings, config.BreakerSettings, config.OpSettings, config.TlsSettings):
+    for record in (
+        config.TargetSettings,
+        policy.BreakerSettings,
+        policy.RetrySettings,
+        config.OpSettings,
+        config.TlsSettings,
+    ):
         for name in record.__dataclass_fields__:
-            assert name == "breaker" or f"{name}:" in (record.__doc__ or ""), name
+            assert name in ("breaker", "retry") or f"{name}:" in (record.__doc__ or ""), name
 
 
 def test_the_commands_by_hand_do_what_is_said(tmp_path: Path) -> None:

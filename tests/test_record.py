@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from relayed import NOBODY, Json, from_file, ok, peer, relay, tx
+from scene import Scene, run
 from served import direct, eventually
 from test_access_log import records, shown_lines
-from test_hub import Scene, run
 
 from eaimw.adapters.record import RecordShape
 from eaimw.adapters.transaction_log import MAX_LINE, TransactionLog

@@ -18,7 +18,7 @@ from eaimw.adapters.http_reply import Connection
 from eaimw.config import TargetSettings
 from eaimw.errors import CallFailed, LocalFault, NoConnection, SettingsError, TimedOut
 from eaimw.model import Answer, Call
-from eaimw.ports import Clock, Resolver
+from eaimw.ports import Clock, Resolver, Transport
 
 # Seconds. The usual keep-alive of servers is 5: dropping ours earlier makes the race for a closing one rare.
 IDLE_LIMIT = 4.0
@@ -52,6 +52,7 @@ class HttpTransport:
         self._alarm: asyncio.TimerHandle | None = None  # for the nearest deadline
         self._alarm_at = 0.0
         self._is_closed = False
+        self._is_retired = False
         self.connections: Counter[str] = Counter(opened=0, reused=0, lost=0)
 
     async def send(self, call: Call) -> Answer:
@@ -78,6 +79,20 @@ class HttpTransport:
         finally:
             del self._busy[connection]
             self._put_back(connection, loop)
+
+    @property
+    def is_busy(self) -> bool:
+        """Is a call under way?"""
+        return bool(self._busy or self._connecting)
+
+    def retire(self, heir: Transport | None) -> None:
+        """No new call will come: keep no connection beyond the calls under way. heir: goes on with the counts."""
+        self._is_retired = True
+        for connection in self._idle:
+            connection.abort()
+        self._idle.clear()
+        if isinstance(heir, HttpTransport):
+            heir.connections = self.connections
 
     async def close(self) -> None:
         """End every connection and wait, within a bound, until they are gone. Calls under way are LocalFaults."""
@@ -140,7 +155,7 @@ class HttpTransport:
     def _put_back(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         if not connection.is_usable:
             return
-        if self._is_closed:
+        if self._is_closed or self._is_retired:
             connection.abort()
             return
         connection.idle_since = self._clock.monotonic()
@@ -298,4 +313,4 @@ def _reason(problem: Exception) -> str:
 
 
 def _seconds(call: Call) -> str:
-    return f"{call.deadline - call.started:g}"
+    return f"{min(call.timeout, call.budget_end - call.started):g}"

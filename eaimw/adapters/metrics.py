@@ -8,13 +8,15 @@ could end with `RuntimeError: dictionary changed size during iteration`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from eaimw.circuit import Circuit
 from eaimw.config import NO_TARGET
 from eaimw.figures import BOUNDS
 from eaimw.hub import Hub
@@ -22,6 +24,7 @@ from eaimw.kernel.breaker import State
 from eaimw.target import Target
 
 STATES = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+Named = TypeVar("Named", Target, Circuit)
 _LIMITS = (*map(str, BOUNDS), "+Inf")
 
 
@@ -45,14 +48,18 @@ class HubCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, as it is at this moment."""
-        targets = list(self._hub.targets.values())
+        targets = [*self._hub.targets.values(), *self._hub.removed.values()]
+        circuits = [circuit for target in targets for circuit in target.circuits]
         yield _transactions(self._hub, targets)
         yield _counter("attempts", "Calls of a target that were tried, by why.", targets, "kind", _attempts)
         yield _gauge("inflight", "Calls in flight.", targets, lambda target: target.bulkhead.inflight)
         yield _gauge("max_inflight", "Calls that may be in flight.", targets, lambda target: target.bulkhead.limit)
         words = "State of a target's circuit: 0 closed, 1 half-open, 2 open."
-        yield _gauge("breaker_state", words, targets, lambda target: STATES[target.standing.state])
-        yield _transitions(targets)
+        yield _gauge("breaker_state", words, circuits, lambda circuit: STATES[circuit.standing.state])
+        yield _transitions(circuits)
+        yield _would_refuse(circuits)
+        words = "Attempts beyond the first that a target's budget allows at this moment."
+        yield _gauge("retry_budget_tokens", words, targets, lambda target: target.budget.tokens)
         yield _call_seconds(targets)
         words = "Connections to a target: opened, reused for one more call, lost while idle."
         yield _counter("connections", words, targets, "event", _connections)
@@ -85,12 +92,20 @@ def _transactions(hub: Hub, targets: list[Target]) -> Metric:
     return family
 
 
-def _transitions(targets: list[Target]) -> Metric:
+def _transitions(circuits: list[Circuit]) -> Metric:
     words = "Changes of state of a target's circuit."
     family = CounterMetricFamily("eaimw_breaker_transitions", words, labels=("target", "from", "to"))
-    for target in targets:
-        for (before, after), count in target.changes.items():  # its keys are all there from the start
-            family.add_metric((target.name, before, after), count)
+    for circuit in circuits:
+        for (before, after), count in circuit.changes.items():  # its keys are all there from the start
+            family.add_metric((circuit.name, before, after), count)
+    return family
+
+
+def _would_refuse(circuits: list[Circuit]) -> Metric:
+    words = "Calls that went through because the circuit's mode is shadow; else they had been refused with E904."
+    family = CounterMetricFamily("eaimw_breaker_would_refuse", words, labels=("target",))
+    for circuit in circuits:
+        family.add_metric((circuit.name,), circuit.would_refuse)
     return family
 
 
@@ -129,8 +144,8 @@ def _counter(
     return family
 
 
-def _gauge(name: str, words: str, targets: list[Target], of: Callable[[Target], int]) -> Metric:
+def _gauge(name: str, words: str, named: Sequence[Named], of: Callable[[Named], float]) -> Metric:
     family = GaugeMetricFamily(f"eaimw_{name}", words, labels=("target",))
-    for target in targets:
-        family.add_metric((target.name,), of(target))
+    for each in named:
+        family.add_metric((each.name,), of(each))
     return family

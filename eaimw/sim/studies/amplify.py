@@ -15,7 +15,7 @@ from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_server import HttpServer
 from eaimw.config import Address, HubSettings, TargetSettings
 from eaimw.hub import Hub
-from eaimw.model import Reply, Transaction
+from eaimw.model import Caller, Reply, Transaction
 from eaimw.policy import BreakerSettings
 from eaimw.sim.findings import Column, Findings, Table
 from eaimw.sim.modes import settings_from
@@ -39,7 +39,9 @@ class Persistent(Hub):
 
     attempts = 1
 
-    def begin(self, tx: Transaction, started: float | None = None) -> Coroutine[Any, Any, Reply]:
+    def begin(
+        self, tx: Transaction, started: float | None = None, caller: Caller | None = None
+    ) -> Coroutine[Any, Any, Reply]:
         """As the hub's, and again while the answer is a failure of the target."""
         return self._persist(tx)
 

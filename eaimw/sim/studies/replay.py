@@ -173,6 +173,14 @@ class _Answering:
         assert isinstance(body, dict)
         return Answer(200, msgspec.json.encode({"outcome": answer.outcome} | body | {"tx_id": call.tx.tx_id}))
 
+    @property
+    def is_busy(self) -> bool:
+        """As in the port; the settings of a replay do not change."""
+        return False
+
+    def retire(self, heir: object) -> None:
+        """As in the port; the settings of a replay do not change."""
+
     async def close(self) -> None:
         """There is no connection."""
 
