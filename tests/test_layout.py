@@ -21,6 +21,7 @@ LEVELS = (
     {"model", "config"},
     {"toml_file"},
     {"hub_file"},
+    {"differences"},
     {"ports", "wire", "figures"},
     {"verdict"},
     {"circuit"},
