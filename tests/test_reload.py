@@ -1,4 +1,4 @@
-"""The hub.toml read again while the hub runs: SIGHUP and POST /reload, what changes at once, and what changes nothing."""
+"""The hub.toml read again while it runs, on SIGHUP and POST /reload: what changes at once, what changes nothing."""
 
 from __future__ import annotations
 
