@@ -21,6 +21,7 @@ LEVELS = (
     {"model", "config"},
     {"toml_file"},
     {"hub_file"},
+    {"sense"},
     {"ports", "wire", "figures"},
     {"verdict"},
     {"replies", "target"},
