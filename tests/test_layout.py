@@ -21,7 +21,7 @@ LEVELS = (
     {"model", "config"},
     {"toml_file"},
     {"hub_file"},
-    {"differences"},
+    {"differences", "sense"},
     {"ports", "wire", "figures"},
     {"verdict"},
     {"circuit"},

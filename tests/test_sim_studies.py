@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from eaimw.cli import main
 from eaimw.cli.sim.printing import table_lines
+from eaimw.sense.chance import opens_per_day, threshold_for
 from eaimw.sim.chance import stream
 from eaimw.sim.findings import Findings
 from eaimw.sim.forbidden import forbidden
@@ -298,9 +299,9 @@ def test_three_ways_to_a_max_inflight() -> None:
 @pytest.mark.parametrize("share", size.FAILURES)
 def test_chance_alone_opens_less_than_once_a_day(rate: float, share: float) -> None:
     """And with a threshold of one less, more often."""
-    threshold = size.threshold_for(rate, share)
-    assert size.opens_per_day(rate, share, threshold) < 1
-    assert threshold == 1 or size.opens_per_day(rate, share, threshold - 1) >= 1
+    threshold = threshold_for(rate, share)
+    assert opens_per_day(rate, share, threshold) < 1
+    assert threshold == 1 or opens_per_day(rate, share, threshold - 1) >= 1
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(0.01, 60), (20.0, 50), (100.0, 10), (1000.0, 1), (10_000.0, 1)])
