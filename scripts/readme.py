@@ -26,7 +26,7 @@ from eaimw.policy import BreakerSettings, RetrySettings
 from eaimw.sim.expectations import FIGURES
 from eaimw.sim.findings import Findings
 from eaimw.sim.studies import cascade, recover, synchrony
-from eaimw.stack import ORDER
+from eaimw.stack import PER_ATTEMPT, PER_CALL
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 MARKED = re.compile(r"(<!-- (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -67,8 +67,8 @@ def reply_codes() -> str:
 
 def layers() -> str:
     """The order of the stack, with its reasons."""
-    rows = [f"| {layer.__name__} | {reason} |" for layer, reason in ORDER]
-    return "\n".join(["| layer, outermost first | why here |", "|---|---|", *rows])
+    rows = [f"| {layer.make.__name__} | {layer.when} | {layer.why} |" for layer in (*PER_CALL, *PER_ATTEMPT)]
+    return "\n".join(["| layer, outermost first | there with | why here |", "|---|---|---|", *rows])
 
 
 def help_of(name: str) -> str:

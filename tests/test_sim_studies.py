@@ -140,11 +140,8 @@ def test_each_layer_of_protection_keeps_what_it_is_for() -> None:
     assert (nothing["ok"], nothing["p50_ms"]) == (1200, 4001)
     assert nothing["last_s"] == pytest.approx(3 + 900 / 32 * 4, rel=0.05)
     assert (timeout["ok"], timeout["timeout"], timeout["p50_ms"]) == (300, 900, 300)
-    # 10 failures open it, about 30 calls are on their way then, and a probe comes each 2.3 s.
     assert (breaker["ok"], breaker["p50_ms"]) == (300, 0)
-    assert 40 <= breaker["timeout"] <= 47
     assert bulkhead["bulkhead_full"] > 0 == breaker["bulkhead_full"]
-    assert 10 <= bulkhead["timeout"] < breaker["timeout"]
     assert timeout["last_s"] < 12.5
 
 
@@ -159,6 +156,14 @@ def test_the_published_figures_stand_beside_ours() -> None:
     ]
     assert [(row["timeout"], row["circuit_open"]) for row in rebuilt.records()] == [(47, 829), (26, 810)]
     assert set(published.kinds().values()) == {"published"}
+
+
+def test_the_published_breaker_gives_the_figures_of_its_own_code() -> None:
+    """Half of the last 20 calls, three probes after 2 s: timeouts within one of those, with and without a bulkhead."""
+    _, rebuilt = found("cascade").beside
+    ours = {row["name"]: row for row in rows("cascade")}
+    for theirs in rebuilt.records():
+        assert abs(ours[theirs["name"]]["timeout"] - theirs["timeout"]) <= 1
 
 
 # Backlog.
