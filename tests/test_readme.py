@@ -166,6 +166,14 @@ def test_the_finding_that_is_shown_is_what_check_says(tmp_path: Path) -> None:
     assert done.stdout == "hub.toml: good: CORE, CLAIM; 1 route; 1 warning\n"
 
 
+def test_the_example_of_policies_makes_sense(tmp_path: Path) -> None:
+    """It is good, and `eaimw check` finds nothing in it."""
+    (text,) = blocks("Policies", "toml")
+    (tmp_path / "hub.toml").write_text(text)
+    done = run(f"{sys.prefix}/bin/eaimw check --strict {tmp_path / 'hub.toml'}")
+    assert done == f"{tmp_path / 'hub.toml'}: good: CORE; 0 routes\n"
+
+
 def test_every_setting_of_the_file_is_in_the_table_and_in_the_example(tmp_path: Path) -> None:
     """A setting that is not explained to its readers is not there for them."""
     example = (ROOT / "examples/hub.toml").read_text(encoding="utf-8")
