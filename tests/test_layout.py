@@ -46,6 +46,7 @@ KNOW_THE_HUB = {
     "results.py",
     "plot.py",
     "invariants.py",
+    "bounds.py",
     "rough.py",
     "isolation.py",
 }
