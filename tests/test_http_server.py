@@ -127,6 +127,28 @@ def test_the_target_gets_what_the_callers_headers_add() -> None:
     assert "traceparent" not in heads[2]
 
 
+def test_a_callers_deadline_may_stand_in_a_header() -> None:
+    """It bounds the call; a past one is E906, not called; a pipelined request's is looked at when it is its turn."""
+    with peer(lambda request: None if request["tx_id"] == "T-silent" else ok(request)) as core:
+        with serving(core=core) as server:
+            late = server.post(tx("silent"), headers={"X-Timeout-Ms": "100"}).json()
+            assert (late["code"], late["outcome"]) == ("E901", "unknown")
+            assert 100 <= late["elapsed_ms"] < 2_000
+            for headers in ({"X-Timeout-Ms": "0"}, {"X-Deadline": "1700000000000"}):
+                past = server.post(headers=headers)
+                assert (past.status_code, past.json()["code"], past.json()["attempts"]) == (504, "E906", 0)
+            bad = server.post(headers={"X-Timeout-Ms": "soon"})
+            assert (bad.status_code, bad.json()["code"], bad.json()["tx_id"]) == (400, "E400", "T-1")
+            assert server.post(headers={"X-Deadline": "9" * 15}).json()["code"] == "0000"
+            with Caller(server) as caller:
+                soon = round(time.time() * 1000) + 300
+                silent = b'{"tx_id":"T-silent","target":"CORE","timeout_ms":500}'
+                caller.send(request(silent) + request(TX, f"X-Deadline: {soon}"))
+                codes = [json.loads(caller.answer()[2])["code"] for _ in range(2)]
+            assert codes == ["E901", "E906"]
+        assert core.received == {"T-silent": 2, "T-1": 1}
+
+
 def test_other_clients_are_served(server: Server) -> None:
     """aiohttp with keep-alive and chunked bodies; curl with Expect: 100-continue and an offer to upgrade."""
 

@@ -281,7 +281,7 @@ class _Connection(asyncio.Protocol):
         try:
             tx = read_transaction(request.body)
             if request.head.headers:
-                tx = with_headers(tx, request.head.headers)
+                tx = with_headers(tx, request.head.headers, hub.clock.time)
         except Malformed as problem:
             return hub.refuse_malformed(problem)
         return hub.begin(tx)
