@@ -21,15 +21,16 @@ import aiohttp
 import pytest
 import requests
 from commands import command, eaimw
-from relayed import ENDS_WITHIN, Peer, ok, peer, relay, tx
+from relayed import ENDS_WITHIN, Peer, Say, ok, peer, relay, tx
 from served import eventually
 from serving import TX, Caller, Server, request, serving
 
 from eaimw.adapters import http_request, http_server
 from eaimw.adapters.http_server import HttpServer
 from eaimw.app import open_hub, two_targets
-from eaimw.config import Address, parse_address
+from eaimw.config import Address, HubSettings, TargetSettings, parse_address
 from eaimw.errors import SettingsError
+from eaimw.policy import RetrySettings
 
 
 @pytest.fixture(scope="module")
@@ -525,6 +526,42 @@ def test_bodies_that_arrive_are_limited_together(monkeypatch: pytest.MonkeyPatch
             assert server.arrivals.bytes == 0
 
     asyncio.run(story())
+
+
+# Callers that are gone.
+
+
+@pytest.mark.parametrize("way", ["resets", "stays", "sends no more"])
+def test_for_a_caller_that_has_gone_nothing_is_tried_again(way: str) -> None:
+    """It resets while the hub waits to try again: no further attempt. One that still reads has its second attempt."""
+    busy = Say(b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
+    retry = RetrySettings(attempts=2)
+
+    def call(port: int, core: Peer) -> None:
+        with socket.create_connection(("127.0.0.1", port), 10) as sock:
+            sock.sendall(request(b'{"tx_id":"T-1","target":"CORE","idempotency_key":"K"}'))
+            eventually(lambda: core.received["T-1"] == 1)
+            if way == "resets":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return
+            if way == "sends no more":
+                sock.shutdown(socket.SHUT_WR)
+            answer = sock.recv(1000)
+        assert b'"code":"0000"' in answer
+        assert b'"attempts":2' in answer
+
+    async def story(core: Peer) -> None:
+        async with open_hub(HubSettings({"CORE": TargetSettings(core.url, retry=retry)})) as hub:
+            server = HttpServer(hub)
+            await server.start(Address("127.0.0.1", 0))
+            await asyncio.to_thread(call, int(server.url.rpartition(":")[2]), core)
+            await server.drain()
+            await server.close()
+            assert hub.targets["CORE"].codes == {"E500" if way == "resets" else "0000": 1}
+
+    with peer(lambda request: busy if core.received[request["tx_id"]] == 1 else ok(request)) as core:
+        asyncio.run(story(core))
+        assert core.received["T-1"] == (1 if way == "resets" else 2)
 
 
 # The end.
