@@ -29,6 +29,11 @@ _FIXED = {
 }
 
 
+def target_of(name: str) -> str:
+    """The target of a circuit, by the circuit's name: no target's has a slash."""
+    return name.partition("/")[0]
+
+
 class Circuit:
     """What decides whether a call may pass, for one target or one operation of it.
 

@@ -19,8 +19,8 @@ _UNITS = ((1.0, 0.001, "ms"), (120.0, 1.0, "s"), (7_200.0, 60.0, "m"), (172_800.
 
 
 def table(targets: Mapping[str, Mapping[str, Any]], now: datetime, width: int | None = None) -> list[str]:
-    """Its lines: for each target one of figures, one of why it is so and since when, one of its replies by code, and one
-    for each operation whose own circuit is not closed.
+    """Its lines: for each target one of figures, one of why it is so and since when, one of its replies by code, and
+    one for each operation whose own circuit is not closed.
 
     now: to say how long ago a state began. width: columns that a line may have; None: as many as it needs. States are
     in colour, which click.echo leaves out where no terminal shows it. Raises KeyError, TypeError, ValueError and
