@@ -84,7 +84,7 @@ def a_bulkhead_that_is_full_too_soon(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("HALF_OPEN and the probe was out")
 def a_breaker_that_lets_two_probes_through(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CircuitBreaker, "_has_place", lambda self, generation, now: True)
+    patch.setattr(CircuitBreaker, "_is_lease_over", lambda self, generation, now: True)
 
 
 @caught_by("called while its circuit was OPEN")

@@ -400,6 +400,37 @@ print(breaker.state)
     assert done.stdout.split() == ["cut", "CLOSED"]
 
 
+def test_the_breaker_with_a_rule_does_as_its_comments_say() -> None:
+    """Five slow calls open it and say why; three probes close it; waits of 10, 20, 40, 60, 60 s if they fail."""
+    (first,) = (s for s in PYTHON if "permit.ignore()" in s)
+    (snippet,) = (s for s in PYTHON if "class Slow" in s)
+    program = f"""
+{first.partition("permit =")[0]}
+{snippet}
+now, told = 0.0, []
+breaker.clock, breaker.on_change = lambda: now, told.append
+for seconds in (2.5, 1, 3, 3, 3, 3, 3):
+    assert breaker.state == "CLOSED"
+    breaker.acquire().success(seconds)
+print(told[0].why)
+for wait in (10, 20, 40, 60, 60):
+    assert breaker.wait() == wait, (breaker.wait(), wait)
+    now += wait
+    breaker.acquire().failure(0.1)
+now += 60
+for permit in [breaker.acquire() for _ in range(3)]:
+    assert breaker.state == "HALF_OPEN" and breaker.acquire() is None
+    permit.success(0.1)
+assert breaker.state == "CLOSED"
+breaker.trip("9 calls hang")
+print(told[-1].why)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "breaker", capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["5 calls in a row took longer than 2 s", "9 calls hang"]
+
+
 def test_the_demo_tells_its_story() -> None:
     """E905 while CORE is slow, E904 and few calls while it fails, one probe closes; CLAIM's rows are 0000 alone."""
     demo = subprocess.Popen(
