@@ -231,6 +231,49 @@ def connections_that_are_never_used_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HttpTransport, "_take_idle", lambda self, now: None)
 
 
+@caught_by("at rest, .* connections are busy")
+def a_connection_that_stays_busy_after_its_call(patch: pytest.MonkeyPatch) -> None:
+    put_back, now = HttpTransport._put_back, every(20)
+
+    def kept(self: HttpTransport, connection: http_reply.Connection, *args: Any) -> None:
+        if now():
+            self._busy[connection] = None
+            connection.deadline = math.inf
+        else:
+            put_back(self, connection, *args)
+
+    patch.setattr(HttpTransport, "_put_back", kept)
+
+
+@caught_by("at rest, .* connections are being made")
+def a_connection_that_is_made_for_ever(patch: pytest.MonkeyPatch) -> None:
+    connect, now = HttpTransport._connect, every(20)
+
+    class Limit:
+        def reschedule(self, when: float) -> None:
+            """Whoever has it has forgotten it."""
+
+    async def connecting(self: HttpTransport, *args: Any) -> http_reply.Connection:
+        if now():
+            connecting: dict[Any, None] = self._connecting
+            connecting[Limit()] = None
+        return await connect(self, *args)
+
+    patch.setattr(HttpTransport, "_connect", connecting)
+
+
+@caught_by("at rest, .* connections of callers")
+def a_caller_that_is_kept_when_it_has_gone(patch: pytest.MonkeyPatch) -> None:
+    lost, now = http_server._Connection.connection_lost, every(20)
+
+    def kept(self: Any, problem: Exception | None) -> None:
+        lost(self, problem)
+        if now():
+            self._server.connections[self] = None
+
+    patch.setattr(http_server._Connection, "connection_lost", kept)
+
+
 @caught_by("at rest, .* tasks go on")
 def a_task_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     call_ended, kept = HttpTransport._connected, []
