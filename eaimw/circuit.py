@@ -101,8 +101,8 @@ class Circuit:
         if new.is_exact:
             breaker.rest = None
         else:
-            maximum = max(new.reopen_max, new.reset_timeout)
-            breaker.rest = Rest(new.reset_timeout, new.reopen_factor, maximum, new.jitter, self._random.random)
+            random = self._random.random
+            breaker.rest = Rest(new.reset_timeout, new.reopen_factor, new.reopen_max, new.jitter, random)
         if is_first or new.mode != before.mode:
             fixed = _FIXED.get(new.mode)
             self._fixed = None if fixed is None else Standing(fixed[0], self._clock.now(), fixed[1])
