@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from eaimw.config import HubSettings, OpSettings, TargetSettings
-from eaimw.errors import TimedOut
+from eaimw.errors import SettingsError, TimedOut
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call
@@ -125,6 +125,8 @@ class Scene:
         self.hub.reconfigure(HubSettings(targets, {"PAY": "CORE"} if "CORE" in targets else {}, self.ops))
 
     def _transport(self, name: str, settings: TargetSettings) -> FakeTransport:
+        if settings.ca_file is not None:
+            raise SettingsError("ca_file", settings.ca_file, "a file, and here there is none")
         self.transports[name] = FakeTransport()
         return self.transports[name]
 
