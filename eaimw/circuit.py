@@ -100,7 +100,11 @@ class Circuit:
         return self._ramp.limit(now - self.closed_at, self._full)
 
     def reconfigure(self, settings: TargetSettings) -> None:
-        """Other settings from now on. State, count and the wait under way stay; a window that is changed is empty."""
+        """Other settings from now on. State and count stay; a window that is changed is empty.
+
+        A wait under way ends by the new reset_timeout, but where its length was settled when it began: by
+        reopen_factor, by jitter, or by a Retry-After.
+        """
         self._set(settings, is_first=False)
 
     def _set(self, settings: TargetSettings, *, is_first: bool) -> None:
@@ -118,8 +122,8 @@ class Circuit:
         if new.is_exact:
             breaker.rest = None
         else:
-            maximum = max(new.reopen_max, new.reset_timeout)
-            breaker.rest = Rest(new.reset_timeout, new.reopen_factor, maximum, new.jitter, self._random.random)
+            random = self._random.random
+            breaker.rest = Rest(new.reset_timeout, new.reopen_factor, new.reopen_max, new.jitter, random)
         if is_first or new.mode != before.mode:
             fixed = _FIXED.get(new.mode)
             self._fixed = None if fixed is None else Standing(fixed[0], self._clock.now(), fixed[1])
