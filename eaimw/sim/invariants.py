@@ -139,7 +139,7 @@ class Checker:
         for why in self._faults_of(heard):
             self._complain(f"{heard.reply.tx_id} for {heard.reply.target}: {why}")
         for name, transport, limit in self._pools:
-            size = len(transport._idle) + len(transport._busy) + len(transport._connecting)
+            size = sum(len(transport.__dict__[kind]) for kind in ("_idle", "_busy", "_held", "_connecting"))
             if size > limit:
                 self._complain(f"{name}: the hub has {size} connections, and may have {limit}")
 

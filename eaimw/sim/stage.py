@@ -217,7 +217,12 @@ class Stage:
         found = []
         for name, target in self.world.hub.targets.items():
             transport: Any = target.transport
-            for what, some in (("busy", transport._busy), ("idle", transport._idle), ("new", transport._connecting)):
+            for what, some in (
+                ("busy", transport._busy),
+                ("idle", transport._idle),
+                ("held", transport._held),
+                ("new", transport._connecting),
+            ):
                 if some:
                     found.append(f"{name}: the hub has {len(some)} {what} connections")
             if target.bulkhead.inflight:
