@@ -179,7 +179,7 @@ class RampLimit:
 
 
 def _placed(bulkhead: Bulkhead, inside: Handler, call: Call) -> Answering:
-    """What comes of a call that has a place, which it gives back."""
+    """What comes of a call that has a place, which it gives back: at its end, or when its target has been given up."""
     try:
         answer = inside(call)
     except BaseException:
@@ -188,14 +188,17 @@ def _placed(bulkhead: Bulkhead, inside: Handler, call: Call) -> Answering:
     if isinstance(answer, Reply):
         bulkhead.release()
         return answer
-    return _held(bulkhead, answer)
+    return _held(bulkhead, answer, call)
 
 
-async def _held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply]) -> Reply:
+async def _held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply], call: Call) -> Reply:
     try:
         return await answer
     finally:
-        bulkhead.release()
+        if call.hold is None:
+            bulkhead.release()
+        else:
+            call.hold.on_end(bulkhead.release)
 
 
 class Breaker:

@@ -81,6 +81,20 @@ class Target:
         return self.circuit.standing
 
     @property
+    def held(self) -> int:
+        """Places of calls that have timed out, while the target may still be at work on them."""
+        return self._of_holding("held")
+
+    @property
+    def late(self) -> int:
+        """Answers that came while such a place was held."""
+        return self._of_holding("late")
+
+    def _of_holding(self, name: str) -> int:
+        holding = getattr(self.transport, "holding", None)  # a transport without any, as a simulator's, holds none
+        return 0 if holding is None else getattr(holding, name)
+
+    @property
     def circuits(self) -> list[Circuit]:
         """All, the target's own first; any thread may ask."""
         return [self.circuit, *self.circuits_of_ops.values()]

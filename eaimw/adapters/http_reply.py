@@ -12,11 +12,10 @@ import asyncio
 import re
 import select
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 
-from eaimw.adapters.drive import Waiter
 from eaimw.errors import CallFailed, NoConnection, NoReply
 from eaimw.model import Answer
 from eaimw.wire import MAX_BYTES
@@ -31,6 +30,16 @@ _is_retry_after = re.compile(rb"[ -~]{1,64}").fullmatch
 _has_control = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
+class Taker(Protocol):
+    """Whoever an exchange is for; a `Waiter`, as a rule. Gets one of the two, once."""
+
+    def settle(self, value: Answer) -> None:
+        """The reply."""
+
+    def fail(self, problem: CallFailed) -> None:
+        """There will be none."""
+
+
 class Connection(asyncio.Protocol):
     """A kept-alive connection with at most one exchange on it.
 
@@ -42,7 +51,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: Any = None
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: Waiter[Answer] | None = None
+        self._waiter: Taker | None = None
         self._poll: Callable[[int], object] | None = None
         self._body: bytes | bytearray
         self.is_closed = False
@@ -67,12 +76,24 @@ class Connection(asyncio.Protocol):
         """
         return self._poll is not None and bool(self._poll(0))
 
-    def exchange(self, request: bytes, deadline: float, waiter: Waiter[Answer]) -> None:
+    def exchange(self, request: bytes, deadline: float, waiter: Taker) -> None:
         """Write the request; `waiter` gets the Answer or a CallFailed, at the latest when the connection ends."""
         self._begin()
         self.deadline = deadline
         self._waiter = waiter
         self._transport.write(request)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Is a reply still due?"""
+        return self._waiter is not None
+
+    def outlast(self, problem: CallFailed, deadline: float, late: Taker) -> None:
+        """Fail the exchange for its waiter alone: `late` gets what still comes, until the later deadline."""
+        waiter, self._waiter = self._waiter, late
+        self.deadline = deadline
+        if waiter is not None:
+            waiter.fail(problem)
 
     def fail(self, problem: CallFailed) -> None:
         """End the exchange, and the connection with it."""

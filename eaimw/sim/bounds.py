@@ -45,7 +45,7 @@ class Bounds:
     def look(self) -> None:
         """At each reply: what only replies make grow, and the server too, in case that it counts nothing."""
         for name, transport, limit in self._pools:
-            size = len(transport._idle) + len(transport._busy) + len(transport._connecting)
+            size = sum(map(len, (transport._idle, transport._busy, transport._held, transport._connecting)))
             if size > limit:
                 self._complain(f"{name}: the hub has {size} connections, and may have {limit}")
         for name, codes in self._codes:

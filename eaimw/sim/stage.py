@@ -214,6 +214,7 @@ class Stage:
             for count, what in (
                 (target.bulkhead.inflight, "places are taken"),
                 (len(transport._busy), "connections are busy"),
+                (len(transport._held), "connections are held"),
                 (len(transport._connecting), "connections are being made"),
             ):
                 if count:
