@@ -9,6 +9,8 @@ from typing import Any
 from eaimw.config import TargetSettings
 from eaimw.figures import Figures, Standing, why_changed
 from eaimw.kernel.breaker import CHANGES, Change, CircuitBreaker, Rule, State
+from eaimw.kernel.bulkhead import Bulkhead
+from eaimw.kernel.ramp import Ramp
 from eaimw.kernel.rest import Rest
 from eaimw.kernel.rules import RatioRule
 from eaimw.kernel.window import CallWindow, TimeWindow
@@ -27,13 +29,19 @@ _FIXED = {
 }
 
 
+def target_of(name: str) -> str:
+    """The target of a circuit, by the circuit's name: no target's has a slash."""
+    return name.partition("/")[0]
+
+
 class Circuit:
     """What decides whether a call may pass, for one target or one operation of it.
 
     name: as logs and metrics have it, `CORE` or `CORE/REPORT`. standing: its state, since when and why; replaced as
     a whole, so that any thread may read it. changes: of state, counted. would_refuse: calls that went through because
     its mode is `shadow`. closed_at: seconds of the hub's clock when it last closed; -inf before. waiting: where
-    stuck calls are looked for, the calls in flight with when each began, the oldest first.
+    stuck calls are looked for, the calls in flight with when each began, the oldest first. ramped: where there is a
+    ramp, the places of its calls.
     """
 
     def __init__(
@@ -51,6 +59,7 @@ class Circuit:
         self.would_refuse = 0
         self.closed_at = -math.inf
         self.waiting: dict[Call, float] = {}
+        self.ramped = Bulkhead(settings.max_inflight)
         self._clock = clock
         self._random = random
         self._telemetry = telemetry
@@ -84,13 +93,25 @@ class Circuit:
             "next_probe_in": self.next_probe_in,
         }
 
+    def places(self, now: float) -> int:
+        """Calls that may be in flight at that moment: all, but for a while after it has closed."""
+        if self._ramp is None or self.breaker.state is not State.CLOSED:
+            return self._full
+        return self._ramp.limit(now - self.closed_at, self._full)
+
     def reconfigure(self, settings: TargetSettings) -> None:
-        """Other settings from now on. State, count and the wait under way stay; a window that is changed is empty."""
+        """Other settings from now on. State and count stay; a window that is changed is empty.
+
+        A wait under way ends by the new reset_timeout, but where its length was settled when it began: by
+        reopen_factor, by jitter, or by a Retry-After.
+        """
         self._set(settings, is_first=False)
 
     def _set(self, settings: TargetSettings, *, is_first: bool) -> None:
         before, new = self._settings, settings.breaker
         self._settings = new
+        self._full = settings.max_inflight
+        self._ramp = Ramp(new.ramp) if new.ramp > 0 else None
         breaker = self.breaker
         breaker.failure_threshold = new.fail_threshold if "consecutive" in new.rules else NEVER
         breaker.reset_timeout = new.reset_timeout
@@ -101,8 +122,8 @@ class Circuit:
         if new.is_exact:
             breaker.rest = None
         else:
-            maximum = max(new.reopen_max, new.reset_timeout)
-            breaker.rest = Rest(new.reset_timeout, new.reopen_factor, maximum, new.jitter, self._random.random)
+            random = self._random.random
+            breaker.rest = Rest(new.reset_timeout, new.reopen_factor, new.reopen_max, new.jitter, random)
         if is_first or new.mode != before.mode:
             fixed = _FIXED.get(new.mode)
             self._fixed = None if fixed is None else Standing(fixed[0], self._clock.now(), fixed[1])

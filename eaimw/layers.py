@@ -17,7 +17,6 @@ from eaimw.errors import CallFailed, LocalFault, TimedOut
 from eaimw.kernel.backoff import retry_after
 from eaimw.kernel.breaker import Permit, State
 from eaimw.kernel.bulkhead import Bulkhead
-from eaimw.kernel.ramp import Ramp
 from eaimw.model import Answer, Call, Reply
 from eaimw.replies import answered, failed, refused
 from eaimw.target import Handler, Target
@@ -43,7 +42,7 @@ class Deadline:
         call.timeout = timeout
         if call.tx.timeout_ms is not None:
             left = call.tx.timeout_ms / 1000
-            if left < self._min_call:
+            if left < self._min_call or not left:
                 return _too_late(self._target, call, left)
             call.budget_end = call.started + left
         begin_attempt(call, call.started)
@@ -166,22 +165,15 @@ class RampLimit:
         self._target = target
         self._circuit = circuit
         self._now = target.clock.monotonic
-        self._full = target.settings.max_inflight
-        self._seconds = target.settings.breaker.ramp
-        self._ramp = Ramp(self._seconds)
-        self._places = Bulkhead(self._full)
+        self._places = circuit.ramped
 
     def __call__(self, call: Call) -> Answering:
-        elapsed = self._now() - self._circuit.closed_at
-        limit = self._full
-        if elapsed < self._seconds and self._circuit.breaker.state is State.CLOSED:
-            limit = self._ramp.limit(elapsed, self._full)
+        now = self._now()
+        limit = self._circuit.places(now)
         self._places.resize(limit)
         if not self._places.acquire():
-            message = (
-                f"{self._circuit.name} has closed {elapsed:.1f} s ago, and so far {limit} calls may be in flight: "
-                "not called"
-            )
+            ago = f"{now - self._circuit.closed_at:.1f} s ago"
+            message = f"{self._circuit.name} has closed {ago}, and so far {limit} calls may be in flight: not called"
             return _full(self._target, self._circuit, call, message)
         return _placed(self._places, self._inside, call)
 
@@ -232,7 +224,7 @@ class Breaker:
                 return _circuit_open(self._target, self._circuit, call, self._breaker.wait())
             self._circuit.would_refuse += 1
             return self._inside(call)
-        if self._probe_timeout and permit.is_probe:
+        if self._probe_timeout and permit.is_probe and self.refuses:
             end = self._clock.monotonic() + self._probe_timeout
             if end < call.deadline:
                 call.deadline, call.impatient = end, False
@@ -258,7 +250,7 @@ class Breaker:
 
 
 class Shadow(Breaker):
-    """A breaker that decides, and refuses nobody: what it would have refused is counted."""
+    """A breaker that decides, and refuses nobody: what it would have refused is counted. It shortens no probe."""
 
     refuses = False
 
@@ -289,7 +281,7 @@ class Exchange:
             call.has_left = True
             verdict = self._judge(answer, call.tx.tx_id)
         except CallFailed as problem:
-            call.has_left = problem.handed_over
+            call.has_left |= problem.handed_over
             call.retry_after = None if answer is None else answer.retry_after
             # What the hub itself lacks, no asking again mends.
             call.is_final = isinstance(problem, LocalFault) or (answer is not None and _is_final(answer))
@@ -323,12 +315,12 @@ def _circuit_open(target: Target, circuit: Circuit, call: Call, wait: float) -> 
 
 
 def _full(target: Target, circuit: Circuit, call: Call, message: str) -> Reply:
-    call.state = circuit.breaker.state
+    call.state = circuit.standing.state
     return _refuse(target, call, codes.FULL, message)
 
 
 def _too_late(target: Target, call: Call, left: float) -> Reply:
-    call.state = target.breaker.state
+    call.state = target.standing.state
     message = f"{left * 1000:g} ms are left of the caller's budget, and a call needs {target.settings.min_call:g} s"
     return _refuse(target, call, codes.TOO_LATE, message + ": not called")
 

@@ -88,10 +88,10 @@ class Call:
     none. timeout: seconds that an attempt may take. deadline: of the attempt under way. impatient: the caller's own
     budget is the nearer bound of it. attempts: calls tried so far. took: seconds of the last one that has ended; None:
     none was tried. sample: what the last attempt says of the target's health. has_left: a byte of the request was
-    handed to a connection. is_final: the last answer said that it would be the same again. retry_after: what the
-    last answer's header of that name says, if anything. state: the circuit's when it was decided whether to call;
-    None: it never was. caller: None where it cannot go. hold: of the attempt that has timed out; its place is taken
-    until that ends.
+    handed to a connection, by any attempt. is_final: the last answer said that it would be the same again.
+    retry_after: what the last answer's header of that name says, if anything. state: the circuit's when it was decided
+    whether to call; None: it never was. caller: None where it cannot go. hold: of the attempt that has timed out; its
+    place is taken until that ends.
     """
 
     __slots__ = (

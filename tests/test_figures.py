@@ -141,13 +141,14 @@ def test_a_status_tells_the_last_success_and_failure() -> None:
         await scene.codes(1)
         scene.clock.seconds += 2
         scene.core.script = TimedOut("late", handed_over=True)
-        await scene.send(timeout_ms=5)  # cut by an impatient caller: no sample
+        await scene.send(timeout_ms=50)  # cut by an impatient caller: no sample
+        await scene.send(timeout_ms=5)  # too little to be called at all
         assert (core.status()["since_success"], core.status()["since_failure"]) == (2.0, None)
         await scene.codes(2)
         scene.clock.seconds += 1
         status = core.status()
         assert (status["since_success"], status["since_failure"]) == (3.0, 1.0)
-        assert status["codes"] == {"0000": 1, "E901": 2, "E904": 1}
+        assert status["codes"] == {"0000": 1, "E901": 2, "E906": 1, "E904": 1}
         assert status["why"] == "1 failure, the last E901: late"
 
     run(story())

@@ -204,3 +204,13 @@ def test_known_or_not_the_same_bytes_mean_the_same(requests: list[bytes], cut: i
             assert seen(learning) == seen(plain)
             assert (learning.is_arriving, learning.is_over) == (plain.is_arriving, plain.is_over)
             assert learning.waits_for_our_word() == plain.waits_for_our_word()
+
+
+def test_of_a_body_that_is_cut_nothing_is_kept() -> None:
+    """A connection may linger for a while after its end: what is no longer counted must not be held either."""
+    arrivals = Arrivals()
+    reader = RequestReader(arrivals)
+    reader.feed(post(b"x" * 5_000)[:-1])
+    assert arrivals.bytes == len(reader._body) == 4_999
+    reader.end()
+    assert arrivals.bytes == len(reader._body) == 0

@@ -21,6 +21,7 @@ LEVELS = (
     {"model", "config"},
     {"toml_file"},
     {"hub_file"},
+    {"differences", "sense"},
     {"ports", "wire", "figures"},
     {"verdict"},
     {"circuit"},
@@ -45,6 +46,7 @@ KNOW_THE_HUB = {
     "results.py",
     "plot.py",
     "invariants.py",
+    "bounds.py",
     "rough.py",
     "isolation.py",
 }

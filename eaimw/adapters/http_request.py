@@ -192,6 +192,7 @@ class RequestReader:
         while self.requests:
             self.take()
         self._give_room_back()
+        self._body.clear()
         self._drop_kept()
 
     def _append(self, request: Request) -> None:

@@ -186,18 +186,12 @@ class Stage:
         for crowd in self._crowds.values():
             crowd.close()
         left_over = [] if self._open == 0 else [f"{self._open} transactions have had no answer"]
-        left_over += [f"{name}: {n} places are taken" for name, t in hub.targets.items() if (n := t.bulkhead.inflight)]
-        # A probe that nobody can report any more would keep its circuit half-open.
-        left_over += [
-            f"{name}: the probe's place is taken"
-            for name, t in hub.targets.items()
-            if t.breaker.state is State.HALF_OPEN and t.breaker.wait() > 0
-        ]
+        left_over += self._left_of_calls()
         await hub.close()
         for link in (*map(self.world.link, self.backends), *self._door_links.values()):
             link.conditions = Conditions()  # what was stalled may go on
         await asyncio.sleep(REST)
-        left_over += self._left_over()
+        left_over += self._left_at_rest()
         for name in self.backends:
             self._fall(name)
         targets = {name: service.target for name, service in self.services.items()}
@@ -212,25 +206,30 @@ class Stage:
             events=self.loop.events,
         )  # fmt: skip
 
-    def _left_over(self) -> list[str]:
-        """What has not been given back though everything is over."""
+    def _left_of_calls(self) -> list[str]:
+        """What has not been given back though no call is under way; before the hub is closed, which ends all."""
         found = []
         for name, target in self.world.hub.targets.items():
             transport: Any = target.transport
-            for what, some in (
-                ("busy", transport._busy),
-                ("idle", transport._idle),
-                ("held", transport._held),
-                ("new", transport._connecting),
+            for count, what in (
+                (target.bulkhead.inflight, "places are taken"),
+                (len(transport._busy), "connections are busy"),
+                (len(transport._held), "connections are held"),
+                (len(transport._connecting), "connections are being made"),
             ):
-                if some:
-                    found.append(f"{name}: the hub has {len(some)} {what} connections")
-            if target.bulkhead.inflight:
-                found.append(f"{name}: {target.bulkhead.inflight} places are taken")
+                if count:
+                    found.append(f"{name}: {count} {what}")
+            # A probe that nobody can report any more would keep its circuit half-open.
+            if target.breaker.state is State.HALF_OPEN and target.breaker.wait() > 0:
+                found.append(f"{name}: the probe's place is taken")
+        return found
+
+    def _left_at_rest(self) -> list[str]:
+        """What has not been given back though everything is over."""
+        found = []
         if self.server is not None:
             for what, count in (
                 ("connections of callers", len(self.server.connections)),
-                ("calls", self.server.calls),
                 ("bytes of arriving requests", self.server.arrivals.bytes),
             ):
                 if count:
