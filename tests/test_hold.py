@@ -298,14 +298,16 @@ def test_a_caller_that_is_cancelled_at_the_timeout_leaves_nothing_behind() -> No
     async def _(core: Core) -> None:
         call = core.ask("T-1")
         transport: Any = core.made.hub.targets["CORE"].transport
-        await core.at(0.5)
-        while not transport._held:
-            await asyncio.sleep(0)
-            if core.made.loop.time() < TIMEOUT:
-                await asyncio.sleep(TIMEOUT - core.made.loop.time())
-        call.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        hold = transport._hold
+
+        def hold_and_cancel(*given: Any) -> None:
+            hold(*given)
+            call.cancel()
+
+        transport._hold = hold_and_cancel
+        with pytest.raises(asyncio.CancelledError):
             await call
+        await core.at(1.2)
         assert core.figures == (1, 1, 0)
         core.answer("T-1")
         await core.at(1.5)

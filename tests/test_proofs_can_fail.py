@@ -193,12 +193,12 @@ def a_deadline_that_comes_late(patch: pytest.MonkeyPatch) -> None:
 def a_refusal_that_waits(patch: pytest.MonkeyPatch) -> None:
     begin = Hub.begin
 
-    def slow(self: Hub, tx: Any, started: float | None = None) -> Any:
+    def slow(self: Hub, tx: Any, started: float | None = None, caller: Any = None) -> Any:
         started = self._clock.monotonic() if started is None else started
 
         async def later() -> Reply:
             await asyncio.sleep(0.05)
-            answer = begin(self, tx, started)
+            answer = begin(self, tx, started, caller)
             return answer if isinstance(answer, Reply) else await answer
 
         return later()

@@ -299,10 +299,9 @@ class HttpTransport:
     # Calls that have timed out.
 
     def _may_hold(self, connection: Connection, call: Call, now: float) -> bool:
-        """Not for a caller who has set the time: it has waited no longer than the target may take."""
+        """Not where the caller's own budget has ended the call, which would be the end of the hold too."""
         return (
-            not call.impatient
-            and now < self._hold_end(call)
+            now < self._hold_end(call)
             and self.holding.held < self.holding.most
             and connection.is_under_way
             and not self._is_closed
