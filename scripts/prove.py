@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import click
 
-from eaimw.sim.isolation import BOUND, BOUND_BY_BYTES, COST, FAULTS, Isolation, isolation
+from eaimw.sim.isolation import COST, FAULTS, Isolation, bound, isolation
 from eaimw.sim.prove import Failure, Proved, prove
 
 
@@ -23,7 +23,7 @@ from eaimw.sim.prove import Failure, Proved, prove
 def main(seeds: int | None, seed: int | None, jobs: int, goes_on: bool) -> None:
     """Play random runs of the hub in virtual time: settings, loads, callers, targets, links, and their faults.
 
-    Each seed is two runs: in one every invariant is checked at every step; in the other all targets but CLAIM are
+    Each seed is two runs, with every invariant checked at every step: in the second one all targets but CLAIM are
     well, and CLAIM's replies and their times must be the same to the byte. Then CLAIM is put beside a CORE with each
     fault by itself, once where a step costs no time and once where it costs what a processor takes. Exit status 0 if
     all holds, else 1.
@@ -93,11 +93,11 @@ def shown_isolation(pool: ProcessPoolExecutor) -> bool:
     )
     holds = True
     for one, other in zip(free, costly, strict=True):
-        bound = BOUND_BY_BYTES if one.fault == "link byte by byte" else BOUND
-        holds &= one.unlike == 0 and one.latest == 0 and other.latest < bound
+        limit = bound(one.fault)
+        holds &= one.unlike == 0 and one.latest == 0 and other.latest < limit
         print(
             f"  {one.fault:20} {one.harmed:15,} {one.unlike:6,} of {one.replies:6,}   {other.latest * 1e3:13.3f} ms"
-            f" {bound * 1e3:6.1f} ms"
+            f" {limit * 1e3:6.1f} ms"
         )
     return holds
 

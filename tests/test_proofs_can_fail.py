@@ -295,6 +295,32 @@ def a_refusal_that_does_not_say_when(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("eaimw.layers.refused", silent)
 
 
+@caught_by("retry_after_ms is .*; the wait is")
+def a_refusal_that_calls_its_caller_back_too_soon(patch: pytest.MonkeyPatch) -> None:
+    refused = replies.refused
+
+    def hasty(*args: Any, **options: Any) -> Reply:
+        reply = refused(*args, **options)
+        reply.retry_after_ms = (reply.retry_after_ms or 0) // 2
+        return reply
+
+    patch.setattr("eaimw.layers.refused", hasty)
+
+
+@caught_by("the counts of codes are")
+def a_hub_that_is_broken_where_all_is_well(patch: pytest.MonkeyPatch) -> None:
+    """In every second run: the one beside which a seed's own is held."""
+    add, init, is_twin = CodeCounts.add, World.__init__, every(2)
+    twice: list[bool] = [False]
+
+    def make(self: World, *args: Any, **options: Any) -> None:
+        twice[0] = is_twin()
+        init(self, *args, **options)
+
+    patch.setattr(World, "__init__", make)
+    patch.setattr(CodeCounts, "add", lambda self, code: [add(self, code) for _ in range(1 + twice[0])])
+
+
 @caught_by("changes .* replies of CLAIM")
 def targets_that_share_their_chance(patch: pytest.MonkeyPatch) -> None:
     shared: dict[World, Any] = {}

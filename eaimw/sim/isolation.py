@@ -14,11 +14,12 @@ from eaimw.policy import BreakerSettings
 from eaimw.sim.capacity import Capacity
 from eaimw.sim.durations import Exponential
 from eaimw.sim.forms import FORMS
+from eaimw.sim.invariants import MOMENT
 from eaimw.sim.link import Conditions, Way
 from eaimw.sim.load import ClosedLoop, Load, Poisson
 from eaimw.sim.modes import MODES, settings_from
 from eaimw.sim.play import Backend, play
-from eaimw.sim.prove import differences
+from eaimw.sim.prove import Watch, checked, differences
 from eaimw.sim.record import Record
 from eaimw.sim.timeline import Fault, Timeline
 
@@ -78,8 +79,11 @@ class Isolation(NamedTuple):
 
 
 def isolation(fault: str, seed: int = 1, charge: float = 0.0) -> Isolation:
-    """Play both, and compare. charge: seconds that each step of the loop takes."""
-    ill, well = _play(FAULTS[fault], seed, charge), _beside_a_healthy_one(seed, charge)
+    """Play both, every invariant checked, and compare. charge: seconds that each step of the loop takes.
+
+    Raises what `checked` raises.
+    """
+    ill, well = _play(FAULTS[fault], seed, charge, bound(fault)), _beside_a_healthy_one(seed, charge)
     times = [[sent.answered_at or 0.0 for sent in record.sent if sent.target == "CLAIM"] for record in (ill, well)]
     latest = max(abs(one - other) for one, other in zip(*times, strict=True))
     harmed = len(differences(ill, well, "CORE"))
@@ -88,10 +92,16 @@ def isolation(fault: str, seed: int = 1, charge: float = 0.0) -> Isolation:
 
 @lru_cache(maxsize=2)
 def _beside_a_healthy_one(seed: int, charge: float) -> Record:
-    return _play(Backend(capacity=_WELL), seed, charge)
+    return _play(Backend(capacity=_WELL), seed, charge, BOUND)
 
 
-def _play(core: Backend, seed: int, charge: float) -> Record:
+def bound(fault: str) -> float:
+    """Seconds by which answers may come earlier or later beside this fault, where each step takes `COST`."""
+    return BOUND_BY_BYTES if fault == "link byte by byte" else BOUND
+
+
+def _play(core: Backend, seed: int, charge: float, wait: float) -> Record:
+    """wait: seconds for which a step may have to stand in line where each costs time; so long may a timer ring late."""
     settings = {
         name: TargetSettings(f"http://10.0.0.{number}:80/tx", 1.0, 20, BreakerSettings(5, 1.0))
         for number, name in enumerate(("CORE", "CLAIM"), 1)
@@ -106,4 +116,9 @@ def _play(core: Backend, seed: int, charge: float) -> Record:
         Load("core-too", "CORE", ClosedLoop(30, Exponential(0.2))),
         Load("claim", "CLAIM", Poisson(30.0), "STATUS", {"policy": "P-1", "claim": "C-1"}),
     ]
-    return play(HubSettings(settings), {"CORE": core, "CLAIM": claim}, loads, seed=seed, until=UNTIL, charge=charge)
+    backends = {"CORE": core, "CLAIM": claim}
+
+    def played(watch: Watch) -> Record:
+        return play(HubSettings(settings), backends, loads, seed=seed, until=UNTIL, charge=charge, watch=watch)
+
+    return checked(played, slack=wait if charge else MOMENT)
