@@ -45,6 +45,8 @@ KNOW_THE_HUB = {
     "results.py",
     "plot.py",
     "invariants.py",
+    "aftermath.py",
+    "attempts.py",
     "rough.py",
     "isolation.py",
 }
