@@ -56,7 +56,7 @@ class Circuit:
     def is_stuck(self, now: float) -> bool:
         """Have so many calls been waiting too long?"""
         settings = self._settings
-        if not self._decides or self.state != CLOSED or not settings.stuck_calls:
+        if not self._decides or self.state != CLOSED or not settings.stuck_calls or not settings.slow_call:
             return False
         return sum(now - began > settings.slow_call for began in self._waiting.values()) >= settings.stuck_calls
 
@@ -91,7 +91,7 @@ class Circuit:
         least, _ = self.wait(now)
         if self._refuses and least > 0:
             return f"E905, and its circuit is {self.state} for {least:.6f} s; it must be E904"
-        if self.state == OPEN:
+        if self._refuses and self.state == OPEN:
             self._most = min(self._most, now - self._opened_at)
         if inflight >= self._places or len(self._inflight) + 1 > self._line(now) - ROUNDING:
             return None
