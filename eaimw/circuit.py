@@ -9,6 +9,7 @@ from typing import Any
 from eaimw.config import TargetSettings
 from eaimw.figures import Figures, Standing, why_changed
 from eaimw.kernel.breaker import CHANGES, Change, CircuitBreaker, Rule, State
+from eaimw.kernel.bulkhead import Bulkhead
 from eaimw.kernel.rest import Rest
 from eaimw.kernel.rules import RatioRule
 from eaimw.kernel.window import CallWindow, TimeWindow
@@ -33,7 +34,8 @@ class Circuit:
     name: as logs and metrics have it, `CORE` or `CORE/REPORT`. standing: its state, since when and why; replaced as
     a whole, so that any thread may read it. changes: of state, counted. would_refuse: calls that went through because
     its mode is `shadow`. closed_at: seconds of the hub's clock when it last closed; -inf before. waiting: where
-    stuck calls are looked for, the calls in flight with when each began, the oldest first.
+    stuck calls are looked for, the calls in flight with when each began, the oldest first. places: where it comes
+    back by a ramp, those of the calls in flight.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Circuit:
         self.would_refuse = 0
         self.closed_at = -math.inf
         self.waiting: dict[Call, float] = {}
+        self.places = Bulkhead(settings.max_inflight)
         self._clock = clock
         self._random = random
         self._telemetry = telemetry
@@ -85,7 +88,11 @@ class Circuit:
         }
 
     def reconfigure(self, settings: TargetSettings) -> None:
-        """Other settings from now on. State, count and the wait under way stay; a window that is changed is empty."""
+        """Other settings from now on. State and count stay; a window that is changed is empty.
+
+        A wait under way ends by the new reset_timeout, but where its length was settled when it began: by
+        reopen_factor, by jitter, or by a Retry-After.
+        """
         self._set(settings, is_first=False)
 
     def _set(self, settings: TargetSettings, *, is_first: bool) -> None:
@@ -101,8 +108,8 @@ class Circuit:
         if new.is_exact:
             breaker.rest = None
         else:
-            maximum = max(new.reopen_max, new.reset_timeout)
-            breaker.rest = Rest(new.reset_timeout, new.reopen_factor, maximum, new.jitter, self._random.random)
+            random = self._random.random
+            breaker.rest = Rest(new.reset_timeout, new.reopen_factor, new.reopen_max, new.jitter, random)
         if is_first or new.mode != before.mode:
             fixed = _FIXED.get(new.mode)
             self._fixed = None if fixed is None else Standing(fixed[0], self._clock.now(), fixed[1])

@@ -43,7 +43,7 @@ class Deadline:
         call.timeout = timeout
         if call.tx.timeout_ms is not None:
             left = call.tx.timeout_ms / 1000
-            if left < self._min_call:
+            if left < self._min_call or not left:
                 return _too_late(self._target, call, left)
             call.budget_end = call.started + left
         begin_attempt(call, call.started)
@@ -169,7 +169,7 @@ class RampLimit:
         self._full = target.settings.max_inflight
         self._seconds = target.settings.breaker.ramp
         self._ramp = Ramp(self._seconds)
-        self._places = Bulkhead(self._full)
+        self._places = circuit.places
 
     def __call__(self, call: Call) -> Answering:
         elapsed = self._now() - self._circuit.closed_at
@@ -229,7 +229,7 @@ class Breaker:
                 return _circuit_open(self._target, self._circuit, call, self._breaker.wait())
             self._circuit.would_refuse += 1
             return self._inside(call)
-        if self._probe_timeout and permit.is_probe:
+        if self._probe_timeout and permit.is_probe and self.refuses:
             end = self._clock.monotonic() + self._probe_timeout
             if end < call.deadline:
                 call.deadline, call.impatient = end, False
@@ -255,7 +255,7 @@ class Breaker:
 
 
 class Shadow(Breaker):
-    """A breaker that decides, and refuses nobody: what it would have refused is counted."""
+    """A breaker that decides, and refuses nobody: what it would have refused is counted. It shortens no probe."""
 
     refuses = False
 
@@ -286,7 +286,7 @@ class Exchange:
             call.has_left = True
             verdict = self._judge(answer, call.tx.tx_id)
         except CallFailed as problem:
-            call.has_left = problem.handed_over
+            call.has_left |= problem.handed_over
             call.retry_after = None if answer is None else answer.retry_after
             # What the hub itself lacks, no asking again mends.
             call.is_final = isinstance(problem, LocalFault) or (answer is not None and _is_final(answer))
@@ -320,12 +320,12 @@ def _circuit_open(target: Target, circuit: Circuit, call: Call, wait: float) -> 
 
 
 def _full(target: Target, circuit: Circuit, call: Call, message: str) -> Reply:
-    call.state = circuit.breaker.state
+    call.state = circuit.standing.state
     return _refuse(target, call, codes.FULL, message)
 
 
 def _too_late(target: Target, call: Call, left: float) -> Reply:
-    call.state = target.breaker.state
+    call.state = target.standing.state
     message = f"{left * 1000:g} ms are left of the caller's budget, and a call needs {target.settings.min_call:g} s"
     return _refuse(target, call, codes.TOO_LATE, message + ": not called")
 

@@ -63,9 +63,9 @@ class Call:
     none. timeout: seconds that an attempt may take. deadline: of the attempt under way. impatient: the caller's own
     budget is the nearer bound of it. attempts: calls tried so far. took: seconds of the last one that has ended; None:
     none was tried. sample: what the last attempt says of the target's health. has_left: a byte of the request was
-    handed to a connection. is_final: the last answer said that it would be the same again. retry_after: what the
-    last answer's header of that name says, if anything. state: the circuit's when it was decided whether to call;
-    None: it never was. caller: None where it cannot go.
+    handed to a connection, by any attempt. is_final: the last answer said that it would be the same again.
+    retry_after: what the last answer's header of that name says, if anything. state: the circuit's when it was decided
+    whether to call; None: it never was. caller: None where it cannot go.
     """
 
     __slots__ = (

@@ -42,7 +42,7 @@ class BreakerSettings:
     failure_ratio: share of failures among them that opens it; above 0, at most 1.
     slow_call: seconds; a call that takes longer is slow. 0: none is. slow_ratio: share of slow ones that opens it.
     stuck_calls: calls in flight that have all been waiting longer than slow_call, and open it before they time out;
-        0: off.
+        0: off, as it is while no call is slow.
     probes: calls that may pass in HALF_OPEN, at once and in all; all must succeed.
     probe_timeout: seconds for a probe, if that is shorter than for any call; 0: as any call.
     reopen_factor: each further wait is so many times the one before, to reopen_max seconds at most; 1: all are alike.

@@ -55,6 +55,8 @@ class Retry:
         settings = self._settings
         if reply.code not in codes.FAILURES or call.is_final or call.attempts >= settings.attempts:
             return None
+        if reply.outcome in ("done", "accepted"):  # so says a hub behind this one, whatever else went wrong there
+            return None
         tx = call.tx
         may_repeat = tx.idempotency_key is not None or tx.op in self._repeatable
         if not may_repeat and not (reply.code == codes.NO_CONNECTION and reply.outcome == "not_sent"):
@@ -69,6 +71,7 @@ class Retry:
     async def _after(self, wait: float, call: Call) -> Coroutine[Any, Any, Reply] | None:
         """Another attempt, for a token that was paid; None, and the token is back, if there is to be none."""
         another: Answering | None = None
+        state = call.state
         try:
             await asyncio.sleep(wait)
             now = self._clock.monotonic()
@@ -80,6 +83,7 @@ class Retry:
             if another is None or isinstance(another, Reply):
                 self._target.budget.give_back()
         if another is None or isinstance(another, Reply):
+            call.state = state  # of the attempt that is answered for
             return None
         self._target.retries += 1
         return another

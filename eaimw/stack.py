@@ -44,7 +44,8 @@ def _refuses(settings: TargetSettings) -> bool:
 
 
 def _watches(settings: TargetSettings) -> bool:
-    return _decides(settings) and settings.breaker.stuck_calls > 0
+    breaker = settings.breaker
+    return _decides(settings) and breaker.stuck_calls > 0 and breaker.slow_call > 0  # 0: no call is slow
 
 
 # Outermost first. What a call goes through once:

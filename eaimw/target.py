@@ -83,7 +83,12 @@ class Target:
     @property
     def circuits(self) -> list[Circuit]:
         """All, the target's own first; any thread may ask."""
-        return [self.circuit, *dict(self._of_ops).values()]
+        return [self.circuit, *self.circuits_of_ops.values()]
+
+    @property
+    def circuits_of_ops(self) -> dict[str, Circuit]:
+        """Where each operation has a circuit of its own, those that there are; any thread may ask."""
+        return dict(self._of_ops) if self.settings.breaker.per == "op" else {}
 
     @property
     def attempts_by_kind(self) -> dict[str, int]:
@@ -106,7 +111,7 @@ class Target:
         self.settings, self.ops, self.transport = settings, ops, transport
         self.bulkhead.resize(settings.max_inflight)
         self.budget.change(settings.retry.budget_ratio, settings.retry.budget_min)
-        for circuit in self.circuits:
+        for circuit in (self.circuit, *self._of_ops.values()):
             circuit.reconfigure(settings)
 
     def status(self) -> dict[str, Any]:
@@ -126,7 +131,7 @@ class Target:
             "since_success": _seconds_since(self.figures.success_at, now),
             "since_failure": _seconds_since(self.figures.failure_at, now),
         }
-        of_ops = dict(self._of_ops)
+        of_ops = self.circuits_of_ops
         if of_ops:
             status["ops"] = {op: circuit.status() for op, circuit in of_ops.items()}
         return status

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from eaimw.config import HubSettings, OpSettings, TargetSettings
+from eaimw.errors import TimedOut
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call
 from eaimw.policy import BreakerSettings
 from eaimw.ports import AccessLog, Clock
+from eaimw.sim.loop import VirtualClock, VirtualLoop
 
 
 class FakeClock:
@@ -104,7 +107,22 @@ class Scene:
             access_log=access_log,
         )
         self.core = self.transports["CORE"]
+        self.ops = ops or {}
         self.count = 0
+
+    def reload(
+        self,
+        *names: str,
+        breaker: Mapping[str, Any] | None = None,
+        ops: Mapping[str, OpSettings] | None = None,
+        **changed: Any,
+    ) -> None:
+        """Other settings of all targets from now on; names: those that there are then, else CORE and CLAIM."""
+        of_breaker = replace(self.settings.breaker, **(breaker or {}))
+        self.settings = replace(self.settings, breaker=of_breaker, **changed)
+        self.ops = self.ops if ops is None else ops
+        targets = dict.fromkeys(names or ("CORE", "CLAIM"), self.settings)
+        self.hub.reconfigure(HubSettings(targets, {"PAY": "CORE"} if "CORE" in targets else {}, self.ops))
 
     def _transport(self, name: str, settings: TargetSettings) -> FakeTransport:
         self.transports[name] = FakeTransport()
@@ -135,6 +153,43 @@ def run(story: Awaitable[None]) -> None:
             await story
 
     asyncio.run(bounded())
+
+
+def run_virtually(story: Awaitable[None]) -> None:
+    """In virtual time: no wait takes any, and where nothing can ever run again there is a Deadlock."""
+
+    async def told() -> None:
+        await story
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(told())
+
+
+def virtual_scene(*given: Any, **settings: Any) -> Scene:
+    """A Scene whose clock is the running loop's."""
+    return Scene(*given, clock=VirtualClock(asyncio.get_running_loop()), **settings)
+
+
+def takes(seconds: float, answer: Any = "0000") -> Callable[[Call], Awaitable[Any]]:
+    """What a target that takes so long makes of a call, with a transport that keeps the call's deadline."""
+
+    async def answering(call: Call) -> Any:
+        left = max(0.0, call.deadline - asyncio.get_running_loop().time())
+        await asyncio.sleep(min(seconds, left))
+        return TimedOut("late", handed_over=True) if seconds > left else answer
+
+    return answering
+
+
+def in_turn(answers: Iterable[Any]) -> Callable[[Call], Awaitable[Any]]:
+    """One answer after the other; each as FakeTransport's script."""
+    rest = iter(answers)
+
+    async def answering(call: Call) -> Any:
+        answer = next(rest)
+        return await answer(call) if callable(answer) else answer
+
+    return answering
 
 
 class Gate:

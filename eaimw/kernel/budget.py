@@ -5,6 +5,8 @@ A token bucket that is filled by traffic instead of time, as in gRPC's retry thr
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 MOST = 100
 # Counted in millionths: ten tenths in floating point are not always one.
 _ONE = 1_000_000
@@ -34,7 +36,7 @@ class RetryBudget:
             raise ValueError(f"ratio must be from 0 to {MOST}, not {ratio!r}")
         if not 0 <= minimum <= MOST:
             raise ValueError(f"minimum must be from 0 to {MOST}, not {minimum!r}")
-        self._earned = round(ratio * _ONE)
+        self._earned = int(Fraction(repr(ratio)) * _ONE)  # as it was written, and never more than that
 
     def earn(self) -> None:
         """A first attempt has left the hub."""

@@ -17,4 +17,4 @@ class Ramp:
         """Calls in flight, `elapsed` seconds after closing: what lies under the line, at least 1."""
         if elapsed >= self._seconds:
             return full
-        return max(1, math.floor(1 + (full - 1) * elapsed / self._seconds))
+        return math.floor(1 + (full - 1) * elapsed / self._seconds) if elapsed > 0 else 1

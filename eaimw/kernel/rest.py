@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 
@@ -16,7 +15,7 @@ class Rest:
         self, reset_timeout: float, factor: float, maximum: float, jitter: float, random: Callable[[], float]
     ) -> None:
         self._reset_timeout = reset_timeout
-        self._factor = factor
+        self._factor = float(factor)  # powers of an int have as many digits as it takes
         self._maximum = max(maximum, reset_timeout)
         self._jitter = jitter
         self._random = random
@@ -27,6 +26,4 @@ class Rest:
             wait = min(self._reset_timeout * self._factor**reopened, self._maximum)
         except OverflowError:
             wait = self._maximum if self._reset_timeout else 0.0
-        if math.isnan(wait):  # 0 * inf
-            wait = 0.0
         return wait * (1 + self._jitter * self._random()) if self._jitter else wait

@@ -10,6 +10,8 @@ from typing import Protocol
 # A window of time is cut into so many slices. A call counts until the slice in which it ended has left the window, so
 # what is counted are the calls of some time between seconds * (1 - 1/SLICES) and seconds.
 SLICES = 20
+# Seconds. No clock tells less apart, and the number of a slice stays one that can be counted to.
+_SHORTEST_SLICE = 1e-9
 
 
 class Window(Protocol):
@@ -38,7 +40,7 @@ class TimeWindow:
         if not seconds > 0:
             raise ValueError(f"seconds must be above 0, not {seconds!r}")
         self.seconds = seconds
-        self._slice_seconds = seconds / SLICES
+        self._slice_seconds = max(seconds / SLICES, _SHORTEST_SLICE)
         self.clear()
 
     def __str__(self) -> str:
