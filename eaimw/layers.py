@@ -17,7 +17,6 @@ from eaimw.errors import CallFailed, LocalFault, TimedOut
 from eaimw.kernel.backoff import retry_after
 from eaimw.kernel.breaker import Permit, State
 from eaimw.kernel.bulkhead import Bulkhead
-from eaimw.kernel.ramp import Ramp
 from eaimw.model import Answer, Call, Reply
 from eaimw.replies import answered, failed, refused
 from eaimw.target import Handler, Target
@@ -166,22 +165,15 @@ class RampLimit:
         self._target = target
         self._circuit = circuit
         self._now = target.clock.monotonic
-        self._full = target.settings.max_inflight
-        self._seconds = target.settings.breaker.ramp
-        self._ramp = Ramp(self._seconds)
-        self._places = circuit.places
+        self._places = circuit.ramped
 
     def __call__(self, call: Call) -> Answering:
-        elapsed = self._now() - self._circuit.closed_at
-        limit = self._full
-        if elapsed < self._seconds and self._circuit.breaker.state is State.CLOSED:
-            limit = self._ramp.limit(elapsed, self._full)
+        now = self._now()
+        limit = self._circuit.places(now)
         self._places.resize(limit)
         if not self._places.acquire():
-            message = (
-                f"{self._circuit.name} has closed {elapsed:.1f} s ago, and so far {limit} calls may be in flight: "
-                "not called"
-            )
+            ago = f"{now - self._circuit.closed_at:.1f} s ago"
+            message = f"{self._circuit.name} has closed {ago}, and so far {limit} calls may be in flight: not called"
             return _full(self._target, self._circuit, call, message)
         return _placed(self._places, self._inside, call)
 

@@ -21,6 +21,7 @@ LEVELS = (
     {"model", "config"},
     {"toml_file"},
     {"hub_file"},
+    {"differences", "sense"},
     {"ports", "wire", "figures"},
     {"verdict"},
     {"circuit"},
@@ -47,6 +48,7 @@ KNOW_THE_HUB = {
     "invariants.py",
     "aftermath.py",
     "attempts.py",
+    "bounds.py",
     "rough.py",
     "isolation.py",
 }

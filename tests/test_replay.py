@@ -276,7 +276,7 @@ ROOM = "a string of 1 to 64 of A-Z a-z 0-9 _ . -, or null"
         ({**line(1), "time": "2026-11-29T20:51:03"}, "time is '2026-11-29T20:51:03'; it must be a time as"),
         ({**line(1), "target": "CO RE"}, f"target is 'CO RE'; it must be {ROOM}"),
         ({**line(1), "op": 5}, f"op is 5; it must be {ROOM}"),
-        ({**line(1), "timeout_ms": 0}, "timeout_ms is 0; it must be an integer from 1 to 3,600,000, or null"),
+        ({**line(1), "timeout_ms": -1}, "timeout_ms is -1; it must be an integer from 0 to 3,600,000, or null"),
         ({**line(1), "code": "0"}, "code is '0'; it must be a string of four of A-Z 0-9"),
         ({**line(1), "code": "0000\n"}, "code is '0000\\n'; it must be a string of four of A-Z 0-9"),
         ({**line(1), "outcome": "fine"}, "outcome is 'fine'; it must be one of done, not_sent, unknown, accepted"),

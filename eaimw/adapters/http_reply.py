@@ -26,6 +26,8 @@ MAX_HEAD = 65_536
 # All bytes of one reply, framing included: a chunked one may spend more on framing than it carries.
 MAX_RAW = 8 * MAX_BYTES
 
+# As the hub gives a target's word on; a date has 29.
+_is_retry_after = re.compile(rb"[ -~]{1,64}").fullmatch
 _has_control = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
@@ -49,6 +51,7 @@ class Connection(asyncio.Protocol):
         self._gone: asyncio.Future[None] | None = None
         self._known = b""  # the head of the last reply, if it came whole, and what it said
         self._known_status = 0
+        self._known_retry_after: str | None = None
         self._known_size = 0  # with the body
         self._begin()
 
@@ -99,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._codings = 0
         self._has_length = False
+        self._retry_after: str | None = None  # empty: there is one, of no use
         self._ends_with_connection = False
         self._fault: str | None = None
         self._body = b""
@@ -123,7 +127,7 @@ class Connection(asyncio.Protocol):
             return
         if not self._has_begun:
             if len(data) == self._known_size and data.startswith(self._known) and self._has_written():
-                self._settle(Answer(self._known_status, data[len(self._known) :]))
+                self._settle(Answer(self._known_status, data[len(self._known) :], self._known_retry_after))
                 return
             self._first = data
         self._has_begun = True
@@ -204,6 +208,9 @@ class Connection(asyncio.Protocol):
             self._has_length = True
             if int(value) > MAX_BYTES:
                 self._refuse(f"the reply is longer than {MAX_BYTES:,} bytes: it announces {int(value):,}")
+        elif size == 11 and not self._has_head and self._retry_after is None and name.lower() == b"retry-after":
+            value = value.strip(b" \t")
+            self._retry_after = value.decode() if _is_retry_after(value) else ""
 
     def on_headers_complete(self) -> None:
         if self._is_whole:
@@ -237,6 +244,7 @@ class Connection(asyncio.Protocol):
         if self._status < 200:  # a 1xx is not yet the reply
             self._has_begun = self._has_head = self._has_length = False
             self._codings = 0
+            self._retry_after = None
             return
         self._is_whole = True
         # A reply that came before the whole request was written leaves the rest of it in the way of the next.
@@ -246,20 +254,21 @@ class Connection(asyncio.Protocol):
         return bool(self._transport.get_write_buffer_size() == 0)
 
     def _finish(self) -> None:
-        answer = Answer(self._status, bytes(self._body))
+        answer = Answer(self._status, bytes(self._body), self._retry_after or None)
         self._body = b""
         self._ends_with_connection = False
         if self._is_reusable:
-            self._learn(len(answer.body))
+            self._learn(answer)
         else:
             self.abort()
         self._settle(answer)
 
-    def _learn(self, size: int) -> None:
+    def _learn(self, answer: Answer) -> None:
         """Remember the head, if the reply came whole and its head and body are all that came."""
         end = self._first.find(b"\r\n\r\n") + 4
-        if self._raw == len(self._first) == end + size:
-            self._known, self._known_status, self._known_size = self._first[:end], self._status, self._raw
+        if self._raw == len(self._first) == end + len(answer.body):
+            self._known, self._known_size = self._first[:end], self._raw
+            self._known_status, self._known_retry_after = answer.status, answer.retry_after
         self._first = b""
 
     def _settle(self, answer: Answer) -> None:

@@ -20,6 +20,7 @@ from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call
 from eaimw.sim.aftermath import OURS, Aftermath, Seen, is_sound
 from eaimw.sim.attempts import Attempts, Tried
+from eaimw.sim.bounds import Bounds
 from eaimw.sim.circuit import Circuit
 from eaimw.sim.forms import FORMS, hub_must_say
 from eaimw.sim.record import Heard, Record
@@ -32,7 +33,6 @@ __all__ = ["Broken", "Checker"]
 SAYS_WHEN = ("E904", "E905", "E911")
 NEVER_AGAIN = ("E400", "E903", "E906")
 MOMENT = 1e-6  # seconds that rounding may make of the same time
-MOST_TOKENS = 100  # of a target's retry budget
 STORY = 40  # things that are told before what was broken
 
 
@@ -64,9 +64,7 @@ class Checker:
             (name, hub.targets[name].bulkhead, stage.services[name].target, settings[name].max_inflight)
             for name in settings
         ]
-        self._pools: list[tuple[str, Any, int]] = [
-            (name, hub.targets[name].transport, settings[name].max_inflight) for name in settings
-        ]
+        self._bounds = Bounds(stage, self._complain)
         self._is_sound = {
             name: not backend.down and all(is_sound(conditions) for _, conditions in backend.conditions)
             for name, backend in stage.backends.items()
@@ -89,6 +87,7 @@ class Checker:
                 self._look_at_target(name, limit)
         if self._touched:
             self._compare_circuits()
+        self._bounds.step()
         if self._broken is not None:
             raise Broken(self._broken, self.story)
 
@@ -162,10 +161,7 @@ class Checker:
         self._story.append((heard.at, heard))
         for why in self._faults_of(heard):
             self._complain(f"{heard.reply.tx_id} for {heard.reply.target}: {why}")
-        for name, transport, limit in self._pools:
-            size = len(transport._idle) + len(transport._busy) + len(transport._connecting)
-            if size > limit:
-                self._complain(f"{name}: the hub has {size} connections, and may have {limit}")
+        self._bounds.look()
 
     def cancelled(self, target: str, call: Call) -> None:
         """See `Tap`."""
@@ -259,8 +255,6 @@ class Checker:
         theirs = target.circuit_of(call.tx.op if settings.breaker.per == "op" else None)
         if settings.retry.attempts > 1 and theirs.breaker.state is State.OPEN:
             self._circuit(tried.target, call).ask(heard.at)
-        if not 0 <= target.budget.tokens <= MOST_TOKENS:
-            yield f"there are {target.budget.tokens:g} tokens for retries"
         yield from self._faults_of_word(heard, target.name)
 
     def _faults_of_word(self, heard: Heard, name: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from eaimw.sim.link import Conditions, Way
 from eaimw.sim.load import ClosedLoop, Load, Poisson
 from eaimw.sim.modes import MODES, settings_from
 from eaimw.sim.play import Backend, play
-from eaimw.sim.prove import Watch, checked, differences
+from eaimw.sim.prove import Failure, Watch, checked, differences, told
 from eaimw.sim.record import Record
 from eaimw.sim.timeline import Fault, Timeline
 
@@ -69,6 +69,7 @@ class Isolation(NamedTuple):
 
     harmed: CORE's own replies that differ from those of a healthy CORE. replies: of CLAIM. unlike: of these, those
     that differ in any byte or in their time. latest: seconds by which one of them came earlier or later, at most.
+    bound: seconds that `latest` must stay below; 0: there must be no difference at all.
     """
 
     fault: str
@@ -76,28 +77,31 @@ class Isolation(NamedTuple):
     replies: int
     unlike: int
     latest: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Is CLAIM not dragged?"""
+        return self.latest < self.bound if self.bound else self.unlike == 0
 
 
-def isolation(fault: str, seed: int = 1, charge: float = 0.0) -> Isolation:
-    """Play both, every invariant checked, and compare. charge: seconds that each step of the loop takes.
+def isolation(fault: str, seed: int = 1, charge: float = 0.0) -> Isolation | Failure:
+    """Play both, every invariant checked, and compare. charge: seconds that each step of the loop takes."""
+    return told(seed, lambda: _compared(fault, seed, charge))
 
-    Raises what `checked` raises.
-    """
-    ill, well = _play(FAULTS[fault], seed, charge, bound(fault)), _beside_a_healthy_one(seed, charge)
+
+def _compared(fault: str, seed: int, charge: float) -> Isolation:
+    bound = BOUND_BY_BYTES if fault == "link byte by byte" else BOUND
+    ill, well = _play(FAULTS[fault], seed, charge, bound), _beside_a_healthy_one(seed, charge)
     times = [[sent.answered_at or 0.0 for sent in record.sent if sent.target == "CLAIM"] for record in (ill, well)]
     latest = max(abs(one - other) for one, other in zip(*times, strict=True))
     harmed = len(differences(ill, well, "CORE"))
-    return Isolation(fault, harmed, len(times[0]), len(differences(ill, well)), latest)
+    return Isolation(fault, harmed, len(times[0]), len(differences(ill, well)), latest, bound if charge else 0.0)
 
 
 @lru_cache(maxsize=2)
 def _beside_a_healthy_one(seed: int, charge: float) -> Record:
     return _play(Backend(capacity=_WELL), seed, charge, BOUND)
-
-
-def bound(fault: str) -> float:
-    """Seconds by which answers may come earlier or later beside this fault, where each step takes `COST`."""
-    return BOUND_BY_BYTES if fault == "link byte by byte" else BOUND
 
 
 def _play(core: Backend, seed: int, charge: float, wait: float) -> Record:

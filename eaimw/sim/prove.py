@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from eaimw.sim.callers import Sent
 from eaimw.sim.forbidden import Forbidden, forbidden
 from eaimw.sim.invariants import MOMENT, Broken, Checker
-from eaimw.sim.loop import NotSimulated, SimulationError
+from eaimw.sim.loop import NotSimulated
 from eaimw.sim.record import Record
 from eaimw.sim.rough import rough
 from eaimw.sim.stage import Stage
 
-__all__ = ["Failure", "Proved", "checked", "differences", "prove"]
+__all__ = ["Failure", "Proved", "checked", "differences", "prove", "told"]
+
+T = TypeVar("T")
 
 Watch = Callable[[Stage], Callable[[], None]]
 
@@ -38,20 +40,27 @@ class Proved(NamedTuple):
 def prove(seed: int) -> Proved | Failure:
     """Play the run of a seed as it is, and with all targets but CLAIM well, every invariant checked at every step."""
     run = rough(seed)
-    try:
-        with forbidden():
-            record = checked(run.play)
-            others = [name for name in run.settings.targets if name != "CLAIM"]
-            healthy = checked(run.with_healthy(*others).play)
-    except Broken as broken:
-        return Failure(seed, str(broken), broken.story)
-    except (SimulationError, NotSimulated, Forbidden, Exception) as problem:
-        return Failure(seed, f"{type(problem).__name__}: {problem}", getattr(problem, "__notes__", []))
+    others = [name for name in run.settings.targets if name != "CLAIM"]
+    records = told(seed, lambda: (checked(run.play), checked(run.with_healthy(*others).play)))
+    if isinstance(records, Failure):
+        return records
+    record, healthy = records
     unlike = differences(record, healthy, until=math.inf if run.down_at is None else run.down_at)
     if unlike:
         why = f"what ails {' and '.join(others)} changes {len(unlike)} replies of CLAIM: {unlike[0]}"
         return Failure(seed, why, unlike[:20])
     return Proved(seed, len(record.sent) + len(healthy.sent), record.events + healthy.events)
+
+
+def told(seed: int, story: Callable[[], T]) -> T | Failure:
+    """What a story gives in which nothing may come from the real world; a Failure for whatever it raises."""
+    try:
+        with forbidden():
+            return story()
+    except Broken as broken:
+        return Failure(seed, str(broken), broken.story)
+    except (Exception, NotSimulated, Forbidden) as problem:
+        return Failure(seed, f"{type(problem).__name__}: {problem}", getattr(problem, "__notes__", []))
 
 
 def checked(play: Callable[[Watch], Record], slack: float = MOMENT) -> Record:
