@@ -231,19 +231,19 @@ class Checker:
             if reply.code == "E905":
                 why = circuit.had_no_place(heard.at, target.bulkhead.inflight)
             else:
-                why = circuit.refused(heard.at)
-                yield from self._faults_of_wait(reply.retry_after_ms or 0, *circuit.wait(heard.at))
+                why = circuit.refused(heard.at) or self._fault_of_wait(reply.retry_after_ms, *circuit.wait(heard.at))
             if why is not None:
                 yield why
         else:
             yield f"{reply.code} without a call"
 
-    def _faults_of_wait(self, told: int, *waits: float) -> Iterator[str]:
+    def _fault_of_wait(self, told: int | None, *waits: float) -> str | None:
         """waits: seconds, from and to. No slack: the hub has asked its breaker in this very step."""
         rounding = 1000 * MOMENT
         least, most = (1000 if math.isinf(wait) else 1000 * wait for wait in waits)
-        if not least - rounding <= told <= 1.5 * most + 1 + rounding:
-            yield f"retry_after_ms is {told}; the wait is {least:g} to {most:g} ms"
+        if least - rounding <= (told or 0) <= 1.5 * most + 1 + rounding:
+            return None
+        return f"retry_after_ms is {told}; the wait is {least:g} to {most:g} ms"
 
     def _faults_of_call(self, heard: Heard, call: Call) -> Iterator[str]:
         reply, tried = heard.reply, self._tried.pop(call)

@@ -14,8 +14,9 @@ from eaimw.config import OpSettings, TargetSettings
 from eaimw.policy import BreakerSettings, RetrySettings
 from eaimw.sim.backend import Backend
 from eaimw.sim.forms import WISHES
+from eaimw.sim.load import Load
 
-__all__ = ["OPS", "known_ops", "with_policies", "with_wishes"]
+__all__ = ["known_ops", "with_policies", "with_wishes", "with_words"]
 
 OPS = ("BALANCE", "DEPOSIT", "WITHDRAW", "SELL", "SUBMIT", "STATUS")
 MODES = ("normal",) * 14 + ("shadow",) * 4 + ("off", "open")
@@ -41,6 +42,18 @@ def with_wishes(draw: Random, backend: Backend) -> Backend:
     wishes = draw.sample(WISHES, draw.randint(1, 2))
     share = min(room, draw.uniform(0.1, 0.4)) / len(wishes)
     return replace(backend, forms={**backend.forms, **dict.fromkeys(wishes, share)})
+
+
+def with_words(draw: Random, load: Load, target: TargetSettings) -> Load:
+    """The load as it is, or with what a retry goes by: a key, so that all may be tried again, and a budget."""
+    more: dict[str, object] = {}
+    if draw.random() < 0.4:
+        more["idempotency_key"] = f"key of {load.name}"
+    if draw.random() < 0.4:
+        more["timeout_ms"] = draw.choice((100, 300, 1000, 3000))
+    if target.retry.attempts == 1:
+        return load
+    return replace(load, fields={**more, **load.fields})
 
 
 def known_ops(draw: Random) -> Mapping[str, OpSettings]:
