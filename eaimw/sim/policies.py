@@ -12,11 +12,12 @@ from random import Random
 
 from eaimw.config import OpSettings, TargetSettings
 from eaimw.policy import BreakerSettings, RetrySettings
-from eaimw.sim.backend import Backend
+from eaimw.sim.backend import Backend, Phases
 from eaimw.sim.forms import WISHES
+from eaimw.sim.link import Conditions
 from eaimw.sim.load import Load
 
-__all__ = ["known_ops", "with_policies", "with_wishes", "with_words"]
+__all__ = ["known_ops", "with_policies", "with_resets", "with_wishes", "with_words"]
 
 OPS = ("BALANCE", "DEPOSIT", "WITHDRAW", "SELL", "SUBMIT", "STATUS")
 MODES = ("normal",) * 14 + ("shadow",) * 4 + ("off", "open")
@@ -54,6 +55,16 @@ def with_words(draw: Random, load: Load, target: TargetSettings) -> Load:
     if target.retry.attempts == 1:
         return load
     return replace(load, fields={**more, **load.fields})
+
+
+def with_resets(draw: Random, phases: Phases, target: TargetSettings) -> Phases:
+    """The callers' link as it is, or one that is reset before all that may be tried has been.
+
+    A caller that closes its end may still read, for all that the hub knows; after a reset it has gone.
+    """
+    if draw.random() < 0.6 or target.retry.attempts == 1:
+        return phases
+    return ((0.0, Conditions(reset_within=draw.choice((0.1, 1.0)))),)
 
 
 def known_ops(draw: Random) -> Mapping[str, OpSettings]:

@@ -24,7 +24,7 @@ from eaimw.sim.link import Conditions, Draw, Pieces, Way
 from eaimw.sim.load import Bursts, ClosedLoop, Constant, Load, Piece, Poisson, Process
 from eaimw.sim.modes import settings_from
 from eaimw.sim.play import Record, Stage, play
-from eaimw.sim.policies import known_ops, with_policies, with_wishes, with_words
+from eaimw.sim.policies import known_ops, with_policies, with_resets, with_wishes, with_words
 from eaimw.sim.stage import Door
 from eaimw.sim.timeline import Fault, Timeline
 
@@ -79,11 +79,13 @@ def rough(seed: int) -> Run:
         kinds = chance.choice((1, 1, 2, 3))
         for number in range(kinds):
             load = _load(chance, f"{name.lower()}-{number}", name, share / kinds, until, is_fine)
-            loads.append(with_words(stream(seed, f"policies of {load.name}"), load, targets[name]))
+            own = stream(seed, f"policies of {load.name}")
+            loads.append(with_words(own, load, targets[name]))
             if chance.random() < 0.5:
                 manners[load.name] = _manners(chance)
             if chance.random() < 0.3:
                 callers[load.name] = _phases(chance, until, is_fine, _caller_conditions)
+            callers[load.name] = with_resets(own, callers.get(load.name, ()), targets[name])
     if draw.random() < 0.1:
         loads.append(Load("lost", "NOWHERE", Poisson(3 / until)))
     return Run(
