@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,7 +12,8 @@ from broken import Breaks, check_that_it_is_said
 
 from eaimw import codes, layers, retry, stack
 from eaimw.adapters import metrics
-from eaimw.kernel.breaker import CircuitBreaker, Permit, _Generation
+from eaimw.kernel.backoff import full_jitter
+from eaimw.kernel.breaker import CircuitBreaker, Permit, State, _Generation
 from eaimw.kernel.budget import RetryBudget
 from eaimw.kernel.ramp import Ramp
 from eaimw.kernel.rest import Rest
@@ -81,14 +83,14 @@ def a_shadow_that_refuses(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_open(patch: pytest.MonkeyPatch, then: Callable[[_Generation], None]) -> None:
-    made = CircuitBreaker._half_open
+    made = _Generation.__init__
 
-    def changed(self: CircuitBreaker, *args: Any) -> _Generation:
-        generation = made(self, *args)
-        then(generation)
-        return generation
+    def changed(self: _Generation, state: State, *args: Any) -> None:
+        made(self, state, *args)
+        if state is State.HALF_OPEN:
+            then(self)
 
-    patch.setattr(CircuitBreaker, "_half_open", changed)
+    patch.setattr(_Generation, "__init__", changed)
 
 
 @caught_by("while its circuit was HALF_OPEN: .* probes were out")
@@ -146,8 +148,12 @@ def a_limit_that_is_asked_before_the_circuit(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("the metric eaimw_breaker_would_refuse is")
 def a_metric_that_leaves_out_what_a_shadow_lets_through(patch: pytest.MonkeyPatch) -> None:
-    would_refuse = metrics._would_refuse
-    patch.setattr(metrics, "_would_refuse", lambda circuits: would_refuse([]))
+    counted = metrics._counted
+
+    def leaving_out(name: str, words: str, named: Any, of: Any) -> Any:
+        return counted(name, words, [] if name == "breaker_would_refuse" else named, of)
+
+    patch.setattr(metrics, "_counted", leaving_out)
 
 
 # Deadlines.
@@ -239,7 +245,7 @@ def a_budget_without_an_end(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("it was called again after .* s; that must be from")
 def a_retry_that_waits_too_long(patch: pytest.MonkeyPatch) -> None:
-    jitter = retry.full_jitter
+    jitter = full_jitter
     patch.setattr(retry, "full_jitter", lambda base, cap, n, u: 0.001 + 3 * jitter(base, cap, n, u))
 
 
@@ -250,7 +256,7 @@ def a_retry_that_does_not_hear_what_its_target_wishes(patch: pytest.MonkeyPatch)
 
 @caught_by("s left of its budget", "its budget is")
 def a_retry_that_has_all_the_time(patch: pytest.MonkeyPatch) -> None:
-    begin = retry.begin_attempt
+    begin = layers.begin_attempt
 
     def anew(call: Call, now: float) -> None:
         call.budget_end = math.inf
@@ -320,7 +326,7 @@ def a_reply_that_comes_late(patch: pytest.MonkeyPatch) -> None:
 
     async def late(self: retry.Retry, call: Call, answer: Coroutine[Any, Any, Reply]) -> Reply:
         reply = await before(self, call, answer)
-        await retry.asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
         return reply
 
     patch.setattr(retry.Retry, "_retrying", late)

@@ -20,7 +20,7 @@ from eaimw.circuit import Circuit
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import CircuitBreaker, Permit, State
 from eaimw.kernel.bulkhead import Bulkhead
-from eaimw.model import Answer, Call, Reply
+from eaimw.model import Answer, Call, Reply, Transaction
 from eaimw.sim import bounds
 from eaimw.sim.chance import stream
 from eaimw.sim.link import Link
@@ -237,7 +237,7 @@ def a_connection_that_stays_busy_after_its_call(patch: pytest.MonkeyPatch) -> No
 
     def kept(self: HttpTransport, connection: http_reply.Connection, *args: Any) -> None:
         if now():
-            self._busy[connection] = None
+            self._busy[connection] = Call(Transaction(tx_id="T", raw=b""), 0.0)
             connection.deadline = math.inf
         else:
             put_back(self, connection, *args)

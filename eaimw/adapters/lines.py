@@ -143,11 +143,8 @@ class LineRelay:
         name = target.name if target is not None else None
         lane = self._lanes.get(name)
         if lane is None:
-            if target is None or not self._backpressure:
-                lane = _Lane(lambda: math.inf)
-            else:
-                lane = _Lane(lambda: target.room)
-            self._lanes[name] = lane
+            limited = target if self._backpressure else None
+            lane = self._lanes[name] = _Lane(lambda: math.inf if limited is None else limited.room)
         return lane
 
     def _start(self, lane: _Lane) -> None:
