@@ -237,7 +237,8 @@ def a_connection_that_stays_busy_after_its_call(patch: pytest.MonkeyPatch) -> No
 
     def kept(self: HttpTransport, connection: http_reply.Connection, *args: Any) -> None:
         if now():
-            self._busy[connection] = None
+            busy: dict[Any, Any] = self._busy
+            busy[connection] = None
             connection.deadline = math.inf
         else:
             put_back(self, connection, *args)
