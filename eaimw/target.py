@@ -109,6 +109,12 @@ class Target:
         """Calls tried, by why they were."""
         return {"first": self.attempts - self.retries, "retry": self.retries}
 
+    @property
+    def room(self) -> int:
+        """Calls that it can have in flight at this moment, without those that only hold their places; at least 1."""
+        places = self.circuit.places(self.clock.monotonic())
+        return max(1, min(self.bulkhead.limit - self.held, places))
+
     def circuit_of(self, op: str | None) -> Circuit:
         """The circuit of an operation, where each has its own; made when it is first asked for."""
         if op is None:

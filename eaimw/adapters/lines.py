@@ -146,7 +146,7 @@ class LineRelay:
             if target is None or not self._backpressure:
                 lane = _Lane(lambda: math.inf)
             else:
-                lane = _Lane(lambda: max(1, target.bulkhead.limit - target.held))
+                lane = _Lane(lambda: target.room)
             self._lanes[name] = lane
         return lane
 
@@ -178,7 +178,7 @@ class LineRelay:
                     self._settle()
                 reply = await self._hub.handle(tx)
                 if lane.parked and lane.under_way < lane.limit() < math.inf:
-                    self._start(lane)  # places that were held have come back
+                    self._start(lane)  # the target has more room than it had
                 self._reply(write_reply(reply))
                 if not reply.attempts:
                     # A refusal takes no time: ten thousand parked ones in a row would hold up every other target.

@@ -19,8 +19,11 @@ MAX_CONNECTIONS = 10_000
 MAX_ARRIVING = 268_435_456
 KNOWN_HEADS = 1_024
 MOST_WAITING, PIECE, SHORTEST = 16, 1_024, 18
-# Of a target: codes that are counted by name; one more is `other`.
+# Of a target: codes that are counted by name; one more is `other`. Circuits of operations that nobody has declared; one
+# more is the target's own. Tokens of its retry budget.
 MAX_CODES = 100
+MAX_OPS = 100
+MAX_TOKENS = 100
 
 
 class Bounds:
@@ -33,6 +36,8 @@ class Bounds:
         self._pools: list[tuple[str, Any, int]] = [
             (name, hub.targets[name].transport, settings[name].max_inflight) for name in settings
         ]
+        self._targets = [(name, hub.targets[name]) for name in settings]
+        self._most_circuits = len(stage.settings.ops.keys() | stage.settings.routes.keys()) + MAX_OPS + 1
         self._codes = [("no target", hub.untargeted), *((name, hub.targets[name].codes) for name in settings)]
         self._bytes = self._count = 0  # of the server, when it was looked at
 
@@ -51,6 +56,13 @@ class Bounds:
         for name, codes in self._codes:
             if len(codes) > MAX_CODES + 1:
                 self._complain(f"{name}: {len(codes)} codes are counted, and the limit is {MAX_CODES + 1}")
+        for name, target in self._targets:
+            if not 0 <= target.budget.tokens <= MAX_TOKENS:
+                self._complain(f"{name}: the retry budget has {target.budget.tokens:g} tokens, of 0 to {MAX_TOKENS}")
+            if 1 + len(target._of_ops) > self._most_circuits:
+                self._complain(
+                    f"{name}: there are {1 + len(target._of_ops)} circuits, and may be {self._most_circuits}"
+                )
         if self._server is not None:
             self._look_at_server()
 

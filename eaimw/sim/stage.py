@@ -12,7 +12,7 @@ from eaimw.adapters.drive import Drive
 from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_server import HttpServer
 from eaimw.config import Address, HubSettings, TargetSettings
-from eaimw.errors import Malformed
+from eaimw.errors import CallFailed, Malformed
 from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call, Reply
 from eaimw.sim.backend import Backend, Phases
@@ -39,6 +39,9 @@ class Tap(Protocol):
 
     def called(self, target: str, call: Call) -> None:
         """The hub is about to call a target."""
+
+    def ended(self, target: str, call: Call, what: Answer | CallFailed) -> None:
+        """A call of a target has ended so; nobody in the hub has judged it yet."""
 
     def heard(self, heard: Heard) -> None:
         """The hub has made a reply; whatever a breaker learned of it, it has learned."""
@@ -116,14 +119,20 @@ class Stage:
 
         class Tapped(HttpTransport):
             async def send(self, call: Call) -> Answer:
-                if stage.tap is not None:
-                    stage.tap.called(name, call)
-                try:
+                tap = stage.tap
+                if tap is None:
                     return await super().send(call)
-                except asyncio.CancelledError:
-                    if stage.tap is not None:
-                        stage.tap.cancelled(name, call)
+                tap.called(name, call)
+                try:
+                    answer = await super().send(call)
+                except CallFailed as problem:
+                    tap.ended(name, call, problem)
                     raise
+                except asyncio.CancelledError:
+                    tap.cancelled(name, call)
+                    raise
+                tap.ended(name, call, answer)
+                return answer
 
         return Tapped(name, settings, **ports)
 
@@ -172,7 +181,9 @@ class Stage:
                 for moment in load.process.starts(self._thinking[load.name]):
                     self._send_at(moment, load)
         self._send_next()
-        longest = max(target.timeout for target in self.settings.targets.values())
+        longest = max(
+            target.retry.attempts * (target.timeout + target.retry.cap) for target in self.settings.targets.values()
+        )
         await asyncio.wait((self._is_over,), timeout=self._until + longest + SETTLE)
 
     async def clear(self) -> Record:
@@ -223,8 +234,11 @@ class Stage:
                 if count:
                     found.append(f"{name}: {count} {what}")
             # A probe that nobody can report any more would keep its circuit half-open.
-            if target.breaker.state is State.HALF_OPEN and target.breaker.wait() > 0:
-                found.append(f"{name}: the probe's place is taken")
+            found += [
+                f"{circuit.name}: the probe's place is taken"
+                for circuit in target.circuits
+                if circuit.breaker.state is State.HALF_OPEN and circuit.breaker.wait() > 0
+            ]
         return found
 
     def _left_at_rest(self) -> list[str]:
