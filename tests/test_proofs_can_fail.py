@@ -20,7 +20,7 @@ from eaimw.circuit import Circuit
 from eaimw.hub import Hub
 from eaimw.kernel.breaker import CircuitBreaker, Permit, State
 from eaimw.kernel.bulkhead import Bulkhead
-from eaimw.model import Answer, Call, Reply, Transaction
+from eaimw.model import Answer, Call, Reply
 from eaimw.sim import bounds
 from eaimw.sim.chance import stream
 from eaimw.sim.link import Link
@@ -63,7 +63,7 @@ def a_bulkhead_that_leaks_a_place(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("at rest, .* places are taken")
 def a_place_that_a_cancelled_call_keeps(patch: pytest.MonkeyPatch) -> None:
-    async def held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply]) -> Reply:
+    async def held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply], call: Call) -> Reply:
         reply = await answer
         bulkhead.release()
         return reply
@@ -237,7 +237,8 @@ def a_connection_that_stays_busy_after_its_call(patch: pytest.MonkeyPatch) -> No
 
     def kept(self: HttpTransport, connection: http_reply.Connection, *args: Any) -> None:
         if now():
-            self._busy[connection] = Call(Transaction(tx_id="T", raw=b""), 0.0)
+            busy: dict[Any, Any] = self._busy
+            busy[connection] = None
             connection.deadline = math.inf
         else:
             put_back(self, connection, *args)

@@ -197,6 +197,9 @@ class Stage:
         for crowd in self._crowds.values():
             crowd.close()
         left_over = [] if self._open == 0 else [f"{self._open} transactions have had no answer"]
+        longest = max(target.hold_after_timeout for target in self.settings.targets.values())
+        if longest:
+            await asyncio.sleep(longest + 1.0)  # what is held is over by itself
         left_over += self._left_of_calls()
         await hub.close()
         for link in (*map(self.world.link, self.backends), *self._door_links.values()):
