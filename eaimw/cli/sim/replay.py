@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from eaimw.cli.files import read
-from eaimw.cli.sim.printing import json_option, seed_option, show
+from eaimw.cli.sim.printing import json_option, seed_option, show, time_passing
 from eaimw.errors import Unusable
 
 
@@ -37,7 +37,7 @@ def replay(file: Path, config: Path, seed: int, as_json: bool) -> None:
 
     settings = read(config).settings
     try:
-        findings = replay_study(file, settings, seed)
+        findings = replay_study(file, settings, seed, time_passing)
     except (Unusable, BadRecording) as problem:
         click.echo(str(problem), err=True)
         sys.exit(1 if isinstance(problem, Unusable) else 2)
