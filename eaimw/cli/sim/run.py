@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eaimw.cli.files import faults_said
 from eaimw.cli.sim.printing import OnStep, json_option, show, time_passing
 
 if TYPE_CHECKING:
@@ -88,15 +89,10 @@ def _again(file: Path, seed: int) -> str:
 
 
 def _read(file: Path) -> Scenario:
-    from eaimw.errors import Unusable
     from eaimw.sim.scenario import read_scenario
-    from eaimw.toml_file import BadFile
 
-    try:
+    with faults_said():
         return read_scenario(file)
-    except (Unusable, BadFile) as problem:
-        click.echo(str(problem), err=True)
-        sys.exit(2 if isinstance(problem, BadFile) else 1)
 
 
 def _played(scenario: Scenario, seed: int, file: Path, on_step: OnStep | None = None) -> tuple[Result, Record]:
