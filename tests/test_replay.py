@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from commands import COMMAND, screen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from relayed import Json, relay, tx
@@ -481,3 +483,17 @@ def test_a_recorded_run_replayed_with_its_settings_is_that_run(tmp_path: Path) -
     assert abs(then["E904"] - was["E904"]) <= probes
     assert then["open_s"] == pytest.approx(was["open_s"], abs=0.2)
     assert then["transactions"] == was["transactions"] == sent
+
+
+@pytest.mark.parametrize("seconds", [0, 100])
+def test_a_bar_shows_the_progress_on_a_terminal(tmp_path: Path, seconds: int) -> None:
+    """From nothing to all; what stands on standard output is the same as without it."""
+    files = Files(tmp_path)
+    plain = files.run([line(seconds * share / 100) for share in range(101)])
+    replay = [*COMMAND, "sim", "replay", str(files.record), "--config", str(files.config)]
+    with screen() as terminal:
+        done = subprocess.run(
+            replay, stdout=subprocess.PIPE, stderr=terminal.file, env=terminal.environment, timeout=60, check=True
+        )
+    assert done.stdout.decode().split() == plain.stdout.split()
+    assert all(word in terminal.shown for word in (f"{seconds} s simulated", " 0%", "100%"))

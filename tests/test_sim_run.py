@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from eaimw.cli import main
 from eaimw.sim.expectations import Expectation
+from eaimw.sim.loop import NotSimulated
 from eaimw.sim.modes import Refused
 from eaimw.sim.scenario import read_scenario, scenario_of
 from eaimw.toml_file import BadFile
@@ -339,16 +340,19 @@ def test_without_matplotlib_a_picture_says_what_to_install(tmp_path: Path, monke
     assert "install it with scripts/setup plot" in done.stderr
 
 
-def test_a_fault_of_ours_is_said_with_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, NotSimulated])
+def test_a_fault_of_ours_is_said_with_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
     """What nobody foresaw ends the command with the one that repeats it, not with a traceback."""
 
     def fail(*_: object) -> None:
-        raise RuntimeError("what is this?")
+        raise kind("what is this?")
 
     monkeypatch.setattr("eaimw.sim.results.run_scenario", fail)
     done = eaimw(small(tmp_path), "--seed", 9)
     assert done.exit_code == 1
-    assert "seed 9 met a fault: RuntimeError: what is this?" in done.stderr
+    assert f"seed 9 met a fault: {kind.__name__}: what is this?" in done.stderr
     assert "--seed 9" in done.stderr
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,14 +17,18 @@ from eaimw.toml_file import BadFile
 
 def read(path: Path) -> HubFile:
     """The file; or its faults on standard error and the end: 1 it cannot be read, 2 it has faults."""
-    try:
+    with faults_said():
         return read_hub_file(path)
-    except Unusable as problem:
+
+
+@contextlib.contextmanager
+def faults_said(bad: type[Exception] = BadFile) -> Iterator[None]:
+    """A file that is read in the block: its faults on standard error and the end: 1 it cannot be read, 2 it is bad."""
+    try:
+        yield
+    except (Unusable, bad) as problem:
         click.echo(str(problem), err=True)
-        sys.exit(1)
-    except BadFile as problem:
-        click.echo(str(problem), err=True)
-        sys.exit(2)
+        sys.exit(1 if isinstance(problem, Unusable) else 2)
 
 
 def faults_of_pem_files(file: HubFile) -> list[str]:

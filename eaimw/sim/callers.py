@@ -97,10 +97,6 @@ class Sent:
         return self.load.target
 
     @property
-    def op(self) -> str | None:
-        return self.load.op
-
-    @property
     def is_settled(self) -> bool:
         """Has it come to its end for its caller?"""
         return self.reply is not None or self.lost is not None

@@ -33,7 +33,7 @@ class Heard(NamedTuple):
 class Sample(NamedTuple):
     """One target at one moment.
 
-    inflight: places taken at the hub. at_target, waiting: received there and not yet answered; of these in its queue.
+    inflight: places taken at the hub. at_target: received there and not yet answered.
     """
 
     at: float
@@ -41,7 +41,6 @@ class Sample(NamedTuple):
     state: State
     inflight: int
     at_target: int
-    waiting: int
 
 
 @dataclass(slots=True, repr=False)  # asyncio shows each task's result, and this one is long

@@ -22,7 +22,7 @@ from eaimw.sim.durations import Duration, Exponential, Fixed, Lognormal
 from eaimw.sim.forms import FORMS, WISHES
 from eaimw.sim.link import Conditions, Draw, Pieces, Way
 from eaimw.sim.load import Bursts, ClosedLoop, Constant, Load, Piece, Poisson, Process
-from eaimw.sim.modes import settings_from
+from eaimw.sim.modes import MODES, settings_from
 from eaimw.sim.play import Record, Stage, play
 from eaimw.sim.policies import known_ops, with_policies, with_resets, with_wishes, with_words
 from eaimw.sim.stage import Door
@@ -144,12 +144,12 @@ def _timeline(draw: Random, until: float) -> Timeline:
     moments = sorted(draw.uniform(0, until) for _ in range(2 * draw.choice((0, 0, 1, 1, 2, 3, 4))))
     faults = []
     for begin, end in zip(moments[::2], moments[1::2], strict=True):
-        mode = draw.choice(("fail", "slow", "deny", "hang", "drop", "garbage", "flaky", "drip"))
+        mode = draw.choice([mode for mode in MODES if mode != "normal"])
         wanted: dict[str, Any] = {"mode": mode}
-        if mode in ("slow", "fail", "deny", "flaky"):
-            wanted["delay_ms"] = round(10 ** draw.uniform(0, 3.6))
-        elif mode == "drip":
+        if mode == "drip":
             wanted["delay_ms"] = draw.choice((1, 3, 30))
+        elif "delay_ms" in MODES[mode]:
+            wanted["delay_ms"] = round(10 ** draw.uniform(0, 3.6))
         if mode != "deny" and draw.random() < 0.3:
             wanted["execute"] = draw.choice(("before", "never"))
         if end > begin:

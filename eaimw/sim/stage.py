@@ -394,10 +394,8 @@ class Stage:
         """Now, and again and again."""
         now = self.loop.time()
         for name, target in self.world.hub.targets.items():
-            service = self.services[name]
-            waiting = 0 if service.station is None else service.station.waiting
-            at_target = service.target.inflight
-            self.samples.append(Sample(now, name, target.breaker.state, target.bulkhead.inflight, at_target, waiting))
+            at_target = self.services[name].target.inflight
+            self.samples.append(Sample(now, name, target.breaker.state, target.bulkhead.inflight, at_target))
         self._sampling = self.loop.call_later(every, self.sample, every)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
@@ -23,7 +22,7 @@ from eaimw.kernel.breaker import State
 from eaimw.ports import AccessLog, Transport
 from eaimw.sim.chance import stream
 from eaimw.sim.link import Link
-from eaimw.sim.loop import EPOCH, SimulationError, VirtualClock, VirtualLoop
+from eaimw.sim.loop import SimulationError, VirtualClock, VirtualLoop
 from eaimw.sim.network import Network, SimulatedResolver, is_address
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ class Recorded:
 class World:
     """A hub with everything around it simulated; for one `run`.
 
-    seed: what all chance comes from. epoch: the wall clock at the loop's time 0. loop: with other bounds or a charge.
+    seed: what all chance comes from. loop: with other bounds or a charge.
     access_log: hears of every transaction, as the hub's own does. make_transport: what carries the hub's calls.
     """
 
@@ -62,14 +61,13 @@ class World:
         settings: HubSettings,
         *,
         seed: int = 0,
-        epoch: datetime = EPOCH,
         loop: VirtualLoop | None = None,
         access_log: AccessLog | None = None,
         make_transport: Callable[..., Transport] = HttpTransport,
     ) -> None:
         self.seed = seed
         self.loop = VirtualLoop() if loop is None else loop
-        self.clock = VirtualClock(self.loop, epoch)
+        self.clock = VirtualClock(self.loop)
         self.network = Network(self.loop, seed)
         self.resolver = SimulatedResolver()
         self.telemetry = Recorded(self.loop.time)

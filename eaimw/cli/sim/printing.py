@@ -1,4 +1,4 @@
-"""What the commands under `eaimw sim` have in common: `--seed`, `--json`, and the printing of what was found.
+"""What the commands under `eaimw sim` have in common: `--seed`, `--json`, a bar, and the printing of what was found.
 
 @click.command()
 @seed_option
@@ -9,9 +9,12 @@ def cascade(seed: int, as_json: bool) -> None:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +22,8 @@ import click
 if TYPE_CHECKING:
     from eaimw.sim.findings import Cell, Column, Findings, Table
 
+OnStep = Callable[[float], None]
+STEPS = 200  # of the bar of one run
 GAP = "  "
 WIDTH = 100  # columns of a sentence, where no terminal says otherwise
 
@@ -44,6 +49,23 @@ def show(findings: Findings, as_json: bool) -> None:
         for note in findings.notes:
             lines += _wrapped(note)
     click.echo("\n".join(lines))
+
+
+@contextlib.contextmanager
+def time_passing(seconds: float) -> Iterator[OnStep | None]:
+    """A bar of one run's virtual time on a terminal. It is drawn from within the run, where no clock may be read."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=STEPS, label=f"{seconds:g} s simulated", file=sys.stderr) as bar:
+
+        def on_step(now: float) -> None:
+            at = min(STEPS, int(STEPS * now / seconds) if seconds else STEPS)
+            if at > bar.pos:
+                bar.pos = at
+                bar.render_progress()
+
+        yield on_step
 
 
 def tables(findings: Findings) -> list[str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from eaimw.cli.files import read
-from eaimw.cli.sim.printing import json_option, seed_option, show
-from eaimw.errors import Unusable
+from eaimw.cli.files import faults_said, read
+from eaimw.cli.sim.printing import json_option, seed_option, show, time_passing
 
 
 @click.command()
@@ -36,9 +34,6 @@ def replay(file: Path, config: Path, seed: int, as_json: bool) -> None:
     from eaimw.sim.studies.replay import replay_study
 
     settings = read(config).settings
-    try:
-        findings = replay_study(file, settings, seed)
-    except (Unusable, BadRecording) as problem:
-        click.echo(str(problem), err=True)
-        sys.exit(1 if isinstance(problem, Unusable) else 2)
+    with faults_said(BadRecording):
+        findings = replay_study(file, settings, seed, time_passing)
     show(findings, as_json)

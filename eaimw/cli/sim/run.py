@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from eaimw.cli.sim.printing import json_option, show
+from eaimw.cli.files import faults_said
+from eaimw.cli.sim.printing import OnStep, json_option, show, time_passing
 
 if TYPE_CHECKING:
     from eaimw.sim.record import Record
     from eaimw.sim.results import Result
     from eaimw.sim.scenario import Scenario
 
-OnStep = Callable[[float], None]
 MOST_SEEDS = 100_000
-STEPS = 200  # of the bar of one run
 NO_MATPLOTLIB = "--plot needs matplotlib, which is not there; install it with scripts/setup plot"
 
 
@@ -60,7 +59,7 @@ def run(
         _check_plot(plot, ctx)
     scenario = _read(file)
     if seeds is None:
-        with _time_passing(scenario.seconds) as on_step:
+        with time_passing(scenario.seconds) as on_step:
             result, record = _played(scenario, 1 if seed is None else seed, file, on_step)
         show(result.findings(), as_json)
         if plot is not None:
@@ -90,44 +89,23 @@ def _again(file: Path, seed: int) -> str:
 
 
 def _read(file: Path) -> Scenario:
-    from eaimw.errors import Unusable
     from eaimw.sim.scenario import read_scenario
-    from eaimw.toml_file import BadFile
 
-    try:
+    with faults_said():
         return read_scenario(file)
-    except (Unusable, BadFile) as problem:
-        click.echo(str(problem), err=True)
-        sys.exit(2 if isinstance(problem, BadFile) else 1)
 
 
 def _played(scenario: Scenario, seed: int, file: Path, on_step: OnStep | None = None) -> tuple[Result, Record]:
     """One run; a fault of ours that it meets is said with the command that meets it again."""
+    from eaimw.sim.loop import NotSimulated
     from eaimw.sim.results import run_scenario
 
     try:
         return run_scenario(scenario, seed, on_step)
-    except Exception as problem:
+    except (Exception, NotSimulated) as problem:
         click.echo(f"seed {seed} met a fault: {type(problem).__name__}: {problem}", err=True)
         click.echo(f"  again: {_again(file, seed)}", err=True)
         sys.exit(1)
-
-
-@contextlib.contextmanager
-def _time_passing(seconds: float) -> Iterator[OnStep | None]:
-    """A bar of one run's virtual time on a terminal. It is drawn from within the run, where no clock may be read."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(length=STEPS, label=f"{seconds:g} s simulated", file=sys.stderr) as bar:
-
-        def on_step(now: float) -> None:
-            at = min(STEPS, int(STEPS * now / seconds))
-            if at > bar.pos:
-                bar.pos = at
-                bar.render_progress()
-
-        yield on_step
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ begins.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ from eaimw.sim.world import World
 EVENTS_EACH = 50  # of the loop for one transaction, at most; in truth about 8
 GRAIN = 0.005  # seconds by which a timer may have rung too early or too late when it cut a call
 
+OnStep = Callable[[float], object]
+TimePassing = Callable[[float], AbstractContextManager[OnStep | None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -40,14 +44,18 @@ class Replayed:
     openings: dict[str, list[Opening]]
 
 
-def replay_study(path: Path, settings: HubSettings, seed: int) -> Findings:
-    """The recorded file under these settings, and as it was. Raises Unusable and BadRecording."""
+def replay_study(path: Path, settings: HubSettings, seed: int, time_passing: TimePassing) -> Findings:
+    """The recorded file under these settings, and as it was. Raises Unusable and BadRecording.
+
+    time_passing: called with the seconds that are replayed, and entered while they are; gives `on_step`.
+    """
     recording = read_recording(path)
     known, left_out = _known(recording, settings)
     if not known:
         raise BadRecording(f"{path}: no call in it is of a target of the configuration ({', '.join(settings.targets)})")
     recorded, answers = [past for past, _ in known], [answer for _, answer in known]
-    replayed = replay(recorded, answers, settings, seed)
+    with time_passing(recorded[-1].at) as on_step:
+        replayed = replay(recorded, answers, settings, seed, on_step)
     comparisons = _compared(recorded, answers, replayed, settings)
     return Findings(
         "replay",
@@ -86,9 +94,20 @@ def _known(recording: Recording, settings: HubSettings) -> tuple[list[tuple[Past
     return known, [f"Left out: {'; '.join(left_out)}."] if left_out else []
 
 
-def replay(recorded: Sequence[Past], answers: Sequence[Past], settings: HubSettings, seed: int = 0) -> Replayed:
-    """Transactions in order of time, through the hub. answers: how the target answers each, should it be called."""
+def replay(
+    recorded: Sequence[Past],
+    answers: Sequence[Past],
+    settings: HubSettings,
+    seed: int = 0,
+    on_step: OnStep | None = None,
+) -> Replayed:
+    """Transactions in order of time, through the hub. answers: how the target answers each, should it be called.
+
+    on_step: called with the virtual time after each step of the loop.
+    """
     loop = VirtualLoop(max_events=MAX_EVENTS + EVENTS_EACH * len(recorded))
+    if on_step is not None:
+        loop.on_step = lambda: on_step(loop.time())
     noted = _Noted(recorded)
     world = World(
         _apart(settings),
