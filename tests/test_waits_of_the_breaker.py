@@ -105,7 +105,7 @@ def test_an_impatient_caller_among_probes_frees_its_place() -> None:
 
 
 def test_a_probe_may_have_less_time_than_a_call() -> None:
-    """timeout 3, probe_timeout 1: a call of 2 s is good; a probe of 2 s fails after 1 s, whatever more its caller had."""
+    """timeout 3, probe_timeout 1: a call of 2 s is good; a probe of 2 s fails after 1 s, though its caller had 2."""
 
     async def story() -> None:
         scene = virtual_scene(threshold=1, breaker={"probe_timeout": 1.0})
