@@ -22,8 +22,8 @@ threshold it opens and says no at once; after a rest it lets one call through, t
 `allow()`, `record_success()` and `record_failure()` are the same machine for callers that keep no permit.
 It decides and nothing else: it never waits, calls the target, or keeps a timer. OPEN ends when someone asks.
 
-Beside the count of failures in a row, rules of your own may open it, more probes than one be asked for, and the wait
-grow with each reopening: `rules`, `probes`, `rest`. Left out they cost nothing.
+Rules of your own may open it beside the count, several probes may be asked for, and the wait may grow with each
+reopening: `rules`, `probes`, `rest`. Left out they cost nothing.
 
 The machine, whole. `TABLE` is what the tests run it against and what the README's diagram is made from:
 
@@ -34,16 +34,18 @@ The machine, whole. `TABLE` is what the tests run it against and what the README
     CLOSED     failure                    CLOSED       count + 1
     CLOSED     failure, the threshold-th  OPEN         the wait starts: opened_at = now
     CLOSED     an end, and a rule opens   OPEN         the same
-    CLOSED     trip                       OPEN         the same: somebody has seen what no end has told yet
+    CLOSED     trip                       OPEN         the same
     OPEN       ask, wait not over         OPEN         no
     OPEN       ask, wait over             HALF_OPEN    yes: this call is the probe
     OPEN       success                    OPEN         nothing: a late answer
     OPEN       failure                    OPEN         nothing: a late answer; the wait is not lengthened
+    OPEN       trip                       OPEN         nothing
     HALF_OPEN  ask, probe out             HALF_OPEN    no
     HALF_OPEN  ask, probe's place free    HALF_OPEN    yes: one of several, or one was ignored, or its lease is over
-    HALF_OPEN  success, probes missing    HALF_OPEN    one probe less is missing
-    HALF_OPEN  success                    CLOSED       the last probe that was missing; the count starts at 0
+    HALF_OPEN  success, probes missing    HALF_OPEN    one less is missing
+    HALF_OPEN  success                    CLOSED       none is missing; the count starts at 0
     HALF_OPEN  failure                    OPEN         the wait starts anew
+    HALF_OPEN  trip                       HALF_OPEN    nothing: the probes decide
 """
 
 from __future__ import annotations
@@ -88,11 +90,13 @@ TABLE = {
     (OPEN, "ask, wait over"): HALF_OPEN,
     (OPEN, "success"): OPEN,
     (OPEN, "failure"): OPEN,
+    (OPEN, "trip"): OPEN,
     (HALF_OPEN, "ask, probe out"): HALF_OPEN,
     (HALF_OPEN, "ask, probe's place free"): HALF_OPEN,
     (HALF_OPEN, "success, probes missing"): HALF_OPEN,
     (HALF_OPEN, "success"): CLOSED,
     (HALF_OPEN, "failure"): OPEN,
+    (HALF_OPEN, "trip"): HALF_OPEN,
 }
 
 # The changes of state that can happen, as (from, to).
@@ -102,8 +106,8 @@ CHANGES = tuple(dict.fromkeys((state, after) for (state, _), after in TABLE.item
 class Change(NamedTuple):
     """One change of state. `at` is what the breaker's clock showed when the deciding call asked it.
 
-    A change to CLOSED has None there: the answer of a probe reads no clock. why: the words of the rule, or of who
-    tripped it; None: the table says it all.
+    A change to CLOSED has None there: the answer of a probe needs no clock. why: the words of the rule that opened it,
+    or of who tripped it; else None.
     """
 
     before: State
@@ -113,7 +117,10 @@ class Change(NamedTuple):
 
 
 class Rule(Protocol):
-    """Opens a CLOSED breaker by what it sees of the calls that end. The breaker calls it under its lock."""
+    """Opens a CLOSED breaker by what it sees of the calls that end.
+
+    The breaker asks it under its lock: it decides at once, and does not use the breaker.
+    """
 
     why: str  # after a True: the reason, in a few words
 
@@ -121,7 +128,7 @@ class Rule(Protocol):
         """A call has ended, at `now`, after `seconds`. True: open."""
 
     def clear(self) -> None:
-        """The breaker has changed its state: what was seen before counts no more."""
+        """The breaker changes its state: what was seen before counts no more."""
 
 
 class _Generation:
@@ -131,16 +138,18 @@ class _Generation:
     answer that comes late cannot be taken for one of now. There is no number that could wrap or be confused.
     """
 
-    __slots__ = ("began_at", "failures", "missing", "places", "reopened", "rest", "state")
+    __slots__ = ("at_least", "began_at", "failures", "missing", "places", "reopened", "rest", "state")
 
-    def __init__(self, state: State, began_at: float) -> None:
+    def __init__(self, state: State, began_at: float, reopened: int, probes: int) -> None:
         self.state = state
         self.began_at = began_at  # OPEN: when the wait began; HALF_OPEN: when a probe last got its yes
-        self.failures = 0  # CLOSED: consecutive ones
+        self.reopened = reopened  # times that it has opened again since it was CLOSED
+        # CLOSED: consecutive ones. Else -1, so that one look tells whether a success means anything.
+        self.failures = 0 if state is CLOSED else -1
         self.rest: Optional[float] = None  # OPEN: seconds; None: the breaker's reset_timeout
-        self.places = 0  # HALF_OPEN: probes that may still pass
-        self.missing = 0  # HALF_OPEN: good answers that are still to come
-        self.reopened = 0  # times that it opened again since it was CLOSED
+        self.at_least = 0.0  # OPEN: seconds below which it does not end
+        self.places = probes - 1  # HALF_OPEN: probes that may still pass, whoever began it being one
+        self.missing = probes  # HALF_OPEN: successes that are still to come
 
 
 class Permit:
@@ -164,7 +173,7 @@ class Permit:
     def success(self, seconds: float = 0.0) -> None:
         """The target answered, be it with a denial. seconds: how long the call took, for the rules."""
         generation = self._end()
-        if generation is not None and (generation.failures or generation.state is not CLOSED or self._breaker.rules):
+        if generation is not None and (generation.failures or self._breaker.rules):
             self._breaker._succeed(generation, seconds)
 
     def failure(self, seconds: float = 0.0, at_least: float = 0.0) -> None:
@@ -190,23 +199,24 @@ class Permit:
 
 
 class CircuitBreaker:
-    """Opens after consecutive failures, refuses while it is open, closes by one good probe.
+    """Opens after consecutive failures, refuses while it is open, closes by good probes.
 
     failure_threshold: consecutive failures that open it; an int >= 1.
     reset_timeout: seconds it stays OPEN before a probe may pass; finite, >= 0 (0: the next call is the probe).
     clock: seconds as a float, monotonic. Time is read only through it, outside the lock, at most once per call.
     probes: calls that may pass in HALF_OPEN, at once and in all; all must succeed, the first failure opens again.
-    probe_lease: seconds after which probes that have not reported lose their places, so that a lost permit cannot
-        keep the breaker half-open for ever; their late answers change nothing. None: a probe has all the time it
-        wants. Choose it longer than the longest call.
+    probe_lease: seconds after the last probe's yes after which, if all are out, they are asked for anew, so that a
+        lost permit cannot keep the breaker half-open for ever; their late answers change nothing. None: a probe has
+        all the time it wants. Choose it longer than the longest call.
     rules: what opens it beside the count; each sees every call that ends while it is CLOSED.
-    rest: seconds to stay OPEN, asked at each opening with the times that it has opened again since it was CLOSED.
-        None: always reset_timeout.
+    rest: seconds to stay OPEN, asked for at each opening with the times that it has opened again since it was CLOSED
+        (0, 1, ...). None: always reset_timeout.
     on_change: called with each `Change`, in order, one at a time, outside the lock (in whichever thread is free
         to do it). What it raises goes to `sys.excepthook`, which shows it: a listener cannot harm a call.
 
     All verbs are safe to call from any number of threads. Raises ValueError for an argument out of range. What is
-    given is public, and may be changed while it runs.
+    given is public, and may be changed while it runs. What a rule or `rest` raises goes to the caller whose verb asked
+    it, and the state stays; if it was a probe's answer, another probe may pass.
     """
 
     def __init__(
@@ -221,28 +231,22 @@ class CircuitBreaker:
         rest: Optional[Callable[[int], float]] = None,
         on_change: Optional[Callable[[Change], object]] = None,
     ) -> None:
-        for name, value in (("failure_threshold", failure_threshold), ("probes", probes)):
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be an int of at least 1, not {_shown(value)}")
-        if not _is_seconds(reset_timeout):
-            raise ValueError(
-                f"reset_timeout must be a finite number of seconds of at least 0, not {_shown(reset_timeout)}"
-            )
-        if not callable(clock):
-            raise ValueError(f"clock must be a function that returns seconds, not {_shown(clock)}")
-        if probe_lease is not None and not (_is_seconds(probe_lease) and probe_lease > 0):
-            raise ValueError(
-                f"probe_lease must be None or a finite number of seconds above 0, not {_shown(probe_lease)}"
-            )
+        lease_is_right = probe_lease is None or (_is_seconds(probe_lease) and probe_lease > 0)
+        _check("failure_threshold", failure_threshold, _is_count(failure_threshold), "an int of at least 1")
+        _check("reset_timeout", reset_timeout, _is_seconds(reset_timeout), "a finite number of seconds of at least 0")
+        _check("clock", clock, callable(clock), "a function that returns seconds")
+        _check("probes", probes, _is_count(probes), "an int of at least 1")
+        _check("probe_lease", probe_lease, lease_is_right, "None or a finite number of seconds above 0")
+        _check("rest", rest, rest is None or callable(rest), "None or a function that returns seconds")
         self.failure_threshold = failure_threshold
         self.reset_timeout = reset_timeout
         self.clock = clock
         self.probes = probes
         self.probe_lease = probe_lease
-        self.rules = rules
+        self.rules: Sequence[Rule] = tuple(rules)
         self.rest = rest
         self.on_change = on_change
-        self._now = _Generation(CLOSED, 0.0)
+        self._now = _Generation(CLOSED, 0.0, 0, probes)
         self._lock = threading.Lock()
         self._changes: deque[Change] = deque()
         self._publishing = threading.Lock()
@@ -258,10 +262,10 @@ class CircuitBreaker:
     @property
     def failures(self) -> int:
         """Consecutive failures counted while CLOSED."""
-        return self._now.failures
+        return max(0, self._now.failures)
 
     def wait(self) -> float:
-        """Seconds until a call may pass: 0.0 at once; math.inf while a probe is out. Changes nothing."""
+        """Seconds until a call may pass: 0.0 at once; math.inf while all probes are out. Changes nothing."""
         generation = self._now
         if generation.state is CLOSED:
             return 0.0
@@ -271,7 +275,7 @@ class CircuitBreaker:
         return 0.0 if generation.places or self._is_lease_over(generation, now) else math.inf
 
     def allow(self) -> bool:
-        """May this call pass? A True in HALF_OPEN is the one probe, and must be reported."""
+        """May this call pass? A True in HALF_OPEN is a probe, and must be reported."""
         if self._now.state is CLOSED:  # no lock: the answer may be as old as a lock would make it
             return True
         return self._ask() is not None
@@ -279,7 +283,7 @@ class CircuitBreaker:
     def record_success(self) -> None:
         """The call that was let through got an answer."""
         generation = self._now
-        if generation.failures or generation.state is not CLOSED or self.rules:
+        if generation.failures or self.rules:
             self._succeed(generation)
 
     def record_failure(self) -> None:
@@ -287,7 +291,7 @@ class CircuitBreaker:
         self._fail(self._now)
 
     def trip(self, why: str) -> None:
-        """Open it if it is CLOSED, for a reason that no call that has ended could tell, as calls that hang."""
+        """Open it if it is CLOSED, for what no call that has ended can tell, such as that many hang."""
         now = self.clock()
         with self._lock:
             if self._now.state is CLOSED:
@@ -312,17 +316,17 @@ class CircuitBreaker:
             if generation.state is CLOSED:
                 return generation
             if generation.state is OPEN:
-                # In this form: now - opened_at >= reset_timeout misses exact steps in floating point.
+                # In this form: now - began_at >= rest misses exact steps in floating point.
                 if not now >= generation.began_at + self._rest_of(generation):
                     return None
                 probe = self._move(HALF_OPEN, now)
             elif generation.places:
                 generation.places -= 1
-                generation.began_at = now
+                generation.began_at = max(now, generation.began_at)  # of two, the later look at the clock
                 probe = generation
             elif self._is_lease_over(generation, now):
                 # A generation of its own, so that the answers of the probes before it come too late.
-                probe = self._now = self._half_open(now, generation.reopened)
+                probe = self._now = _Generation(HALF_OPEN, now, generation.reopened, self.probes)
             else:
                 return None
         try:
@@ -333,32 +337,36 @@ class CircuitBreaker:
         return probe
 
     def _succeed(self, generation: _Generation, seconds: float = 0.0) -> None:
-        now = self.clock() if self.rules else 0.0
+        if generation.state is OPEN:
+            return
+        rules = self.rules
+        now = self.clock() if rules else 0.0
         with self._lock:
             if generation is not self._now:
                 return
             if generation.state is CLOSED:
+                why = _why_opens(rules, now, False, seconds) if rules else None
                 generation.failures = 0
-                why = self._why_opens(now, False, seconds)
                 if why is not None:
                     self._move(OPEN, now, why)
-            elif generation.state is HALF_OPEN:
+            elif generation.missing > 1:
                 generation.missing -= 1
-                if not generation.missing:
-                    self._move(CLOSED, None)
+            else:
+                self._move(CLOSED, None)
         self._publish()
 
     def _fail(self, generation: _Generation, seconds: float = 0.0, at_least: float = 0.0) -> None:
         if generation.state is OPEN:
             return
+        rules = self.rules
         now = self.clock()
         with self._lock:
             if generation is not self._now:
                 return
             why = None
             if generation.state is CLOSED:
+                why = _why_opens(rules, now, True, seconds) if rules else None
                 generation.failures += 1
-                why = self._why_opens(now, True, seconds)
                 if why is None and generation.failures < self.failure_threshold:
                     return
             self._move(OPEN, now, why, at_least)
@@ -366,50 +374,36 @@ class CircuitBreaker:
 
     def _free_place(self, generation: _Generation) -> None:
         with self._lock:
-            if generation is self._now:
-                generation.places += 1
+            generation.places += 1  # if the generation is over, nobody looks
 
     def _move(
         self, state: State, now: Optional[float], why: Optional[str] = None, at_least: float = 0.0
     ) -> _Generation:
         """Start a new generation. The lock is held."""
-        before = self._now
+        before, rest = self._now, self.rest
+        reopened = 0 if state is CLOSED else before.reopened + (before.state is HALF_OPEN)
+        # Made whole before it is seen: `wait` and `state` look without the lock.
+        after = _Generation(state, 0.0 if now is None else now, reopened, self.probes)
+        after.at_least = at_least
+        try:
+            if state is OPEN and rest is not None:
+                after.rest = rest(reopened)
+            for rule in self.rules:
+                rule.clear()
+        except BaseException:
+            before.places += 1  # if this was a probe's answer, it is lost
+            raise
         if self.on_change is not None:
             self._changes.append(Change(before.state, state, now, why))
-        for rule in self.rules:
-            rule.clear()
-        # Made whole before it is seen: `wait` and `state` look without the lock.
-        if state is HALF_OPEN and now is not None:
-            generation = self._half_open(now, before.reopened)
-        else:
-            generation = _Generation(state, 0.0 if now is None else now)
-            if state is OPEN:
-                generation.reopened = before.reopened + (before.state is HALF_OPEN)
-                rest = None if self.rest is None else self.rest(generation.reopened)
-                if at_least > (self.reset_timeout if rest is None else rest):
-                    rest = at_least
-                generation.rest = rest
-        self._now = generation
-        return generation
-
-    def _half_open(self, now: float, reopened: int) -> _Generation:
-        """With one place taken, by whoever asked."""
-        generation = _Generation(HALF_OPEN, now)
-        generation.missing = self.probes
-        generation.places = self.probes - 1
-        generation.reopened = reopened
-        return generation
-
-    def _why_opens(self, now: float, failed: bool, seconds: float) -> Optional[str]:
-        """The words of a rule that opens on this end of a call. Every rule sees it."""
-        words = [rule.why for rule in self.rules if rule.ended(now, failed, seconds)]
-        return words[0] if words else None
+        self._now = after
+        return after
 
     def _rest_of(self, generation: _Generation) -> float:
-        return self.reset_timeout if generation.rest is None else generation.rest
+        return max(self.reset_timeout if generation.rest is None else generation.rest, generation.at_least)
 
     def _is_lease_over(self, generation: _Generation, now: float) -> bool:
-        return self.probe_lease is not None and now >= generation.began_at + self.probe_lease
+        lease = self.probe_lease
+        return lease is not None and now >= generation.began_at + lease
 
     def _publish(self) -> None:
         """Hand out what was recorded: in order, one at a time, and never while the lock is held.
@@ -434,6 +428,21 @@ class CircuitBreaker:
             # Told as what nobody has caught: it is nobody's fault but the listener's.
             with contextlib.suppress(Exception):
                 sys.excepthook(type(problem), problem, problem.__traceback__)
+
+
+def _why_opens(rules: Sequence[Rule], now: float, failed: bool, seconds: float) -> Optional[str]:
+    """The words of the first rule that opens on this end of a call. Every rule sees it."""
+    words = [rule.why for rule in rules if rule.ended(now, failed, seconds)]
+    return words[0] if words else None
+
+
+def _check(name: str, value: object, is_right: bool, right: str) -> None:
+    if not is_right:
+        raise ValueError(f"{name} must be {right}, not {_shown(value)}")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
 
 
 def _is_seconds(value: object) -> bool:

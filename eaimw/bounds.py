@@ -23,7 +23,7 @@ def check_number(
 ) -> None:
     """A finite number within bounds. unit: as `seconds`. meaning: more for the message, as `0: off`."""
     if not is_number(value) or not least <= value <= most:  # type: ignore[operator] # it is a number
-        up_to = f"from {least:,g} to {most:,g}" if most < math.inf else f"of {least:,g} or more"
+        up_to = f"from {least:,.9g} to {most:,.9g}" if most < math.inf else f"of {least:,g} or more"
         raise SettingsError(setting, value, f"a number {'of ' + unit + ' ' if unit else ''}{up_to}{_more(meaning)}")
 
 

@@ -10,6 +10,7 @@ from eaimw.config import TargetSettings
 from eaimw.figures import Figures, Standing, why_changed
 from eaimw.kernel.breaker import CHANGES, Change, CircuitBreaker, Rule, State
 from eaimw.kernel.bulkhead import Bulkhead
+from eaimw.kernel.ramp import Ramp
 from eaimw.kernel.rest import Rest
 from eaimw.kernel.rules import RatioRule
 from eaimw.kernel.window import CallWindow, TimeWindow
@@ -28,14 +29,19 @@ _FIXED = {
 }
 
 
+def target_of(name: str) -> str:
+    """The target of a circuit, by the circuit's name: no target's has a slash."""
+    return name.partition("/")[0]
+
+
 class Circuit:
     """What decides whether a call may pass, for one target or one operation of it.
 
     name: as logs and metrics have it, `CORE` or `CORE/REPORT`. standing: its state, since when and why; replaced as
     a whole, so that any thread may read it. changes: of state, counted. would_refuse: calls that went through because
     its mode is `shadow`. closed_at: seconds of the hub's clock when it last closed; -inf before. waiting: where
-    stuck calls are looked for, the calls in flight with when each began, the oldest first. places: where it comes
-    back by a ramp, those of the calls in flight.
+    stuck calls are looked for, the calls in flight with when each began, the oldest first. ramped: where there is a
+    ramp, the places of its calls.
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class Circuit:
         self.would_refuse = 0
         self.closed_at = -math.inf
         self.waiting: dict[Call, float] = {}
-        self.places = Bulkhead(settings.max_inflight)
+        self.ramped = Bulkhead(settings.max_inflight)
         self._clock = clock
         self._random = random
         self._telemetry = telemetry
@@ -87,6 +93,12 @@ class Circuit:
             "next_probe_in": self.next_probe_in,
         }
 
+    def places(self, now: float) -> int:
+        """Calls that may be in flight at that moment: all, but for a while after it has closed."""
+        if self._ramp is None or self.breaker.state is not State.CLOSED:
+            return self._full
+        return self._ramp.limit(now - self.closed_at, self._full)
+
     def reconfigure(self, settings: TargetSettings) -> None:
         """Other settings from now on. State and count stay; a window that is changed is empty.
 
@@ -98,6 +110,8 @@ class Circuit:
     def _set(self, settings: TargetSettings, *, is_first: bool) -> None:
         before, new = self._settings, settings.breaker
         self._settings = new
+        self._full = settings.max_inflight
+        self._ramp = Ramp(new.ramp) if new.ramp > 0 else None
         breaker = self.breaker
         breaker.failure_threshold = new.fail_threshold if "consecutive" in new.rules else NEVER
         breaker.reset_timeout = new.reset_timeout

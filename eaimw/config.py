@@ -155,12 +155,12 @@ class TargetSettings:
     """One target.
 
     url: where its POST goes.
-    timeout: seconds, wall-clock limit of one call from name look-up to the last byte; above 0, at most 3,600.
-    max_inflight: calls in flight; one more is refused at once (E905). 1 to 100,000.
+    timeout: seconds, wall-clock limit of one call from name look-up to the last byte.
+    max_inflight: calls in flight; one more is refused at once (E905).
     breaker: when its circuit opens and how long it rests.
     connect_timeout: seconds for name look-up, connection and TLS, within `timeout`; a host that is not there is
         known sooner than a slow answer.
-    ca_file: PEM file of the certificate authorities to trust for https; None: the system's.
+    ca_file: PEM file of the certificate authorities to trust for https; without it the system's.
     code_field: where the code stands in the target's reply object; dots lead into objects within it
         (`header.result_code`). A target with reply formats of its own need not be changed for the hub.
     hold_after_timeout: seconds that a call which has timed out (E901) keeps its place while its connection stays

@@ -164,6 +164,11 @@ class Hub:
         return reply
 
     @property
+    def clock(self) -> Clock:
+        """What it goes by."""
+        return self._clock
+
+    @property
     def is_going_down(self) -> bool:
         """Is every new transaction refused?"""
         return self._is_going_down

@@ -17,7 +17,6 @@ from eaimw.errors import CallFailed, LocalFault, TimedOut
 from eaimw.kernel.backoff import retry_after
 from eaimw.kernel.breaker import Permit, State
 from eaimw.kernel.bulkhead import Bulkhead
-from eaimw.kernel.ramp import Ramp
 from eaimw.model import Answer, Call, Reply
 from eaimw.replies import answered, failed, refused
 from eaimw.target import Handler, Target
@@ -166,28 +165,21 @@ class RampLimit:
         self._target = target
         self._circuit = circuit
         self._now = target.clock.monotonic
-        self._full = target.settings.max_inflight
-        self._seconds = target.settings.breaker.ramp
-        self._ramp = Ramp(self._seconds)
-        self._places = circuit.places
+        self._places = circuit.ramped
 
     def __call__(self, call: Call) -> Answering:
-        elapsed = self._now() - self._circuit.closed_at
-        limit = self._full
-        if elapsed < self._seconds and self._circuit.breaker.state is State.CLOSED:
-            limit = self._ramp.limit(elapsed, self._full)
+        now = self._now()
+        limit = self._circuit.places(now)
         self._places.resize(limit)
         if not self._places.acquire():
-            message = (
-                f"{self._circuit.name} has closed {elapsed:.1f} s ago, and so far {limit} calls may be in flight: "
-                "not called"
-            )
+            ago = f"{now - self._circuit.closed_at:.1f} s ago"
+            message = f"{self._circuit.name} has closed {ago}, and so far {limit} calls may be in flight: not called"
             return _full(self._target, self._circuit, call, message)
         return _placed(self._places, self._inside, call)
 
 
 def _placed(bulkhead: Bulkhead, inside: Handler, call: Call) -> Answering:
-    """What comes of a call that has a place, which it gives back."""
+    """What comes of a call that has a place, which it gives back: at its end, or when its target has been given up."""
     try:
         answer = inside(call)
     except BaseException:
@@ -196,14 +188,17 @@ def _placed(bulkhead: Bulkhead, inside: Handler, call: Call) -> Answering:
     if isinstance(answer, Reply):
         bulkhead.release()
         return answer
-    return _held(bulkhead, answer)
+    return _held(bulkhead, answer, call)
 
 
-async def _held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply]) -> Reply:
+async def _held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply], call: Call) -> Reply:
     try:
         return await answer
     finally:
-        bulkhead.release()
+        if call.hold is None:
+            bulkhead.release()
+        else:
+            call.hold.on_end(bulkhead.release)
 
 
 class Breaker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import msgspec
@@ -56,6 +57,30 @@ class Caller(Protocol):
         """Will nobody read the reply?"""
 
 
+class Hold:
+    """Keeps the places of a call that has timed out, as long as its target may still be at work on it."""
+
+    __slots__ = ("_is_over", "_then")
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._then: list[Callable[[], None]] = []
+
+    def on_end(self, then: Callable[[], None]) -> None:
+        """Call it when the hold ends; at once if it has."""
+        if self._is_over:
+            then()
+        else:
+            self._then.append(then)
+
+    def end(self) -> None:
+        """Over; once is enough."""
+        self._is_over = True
+        waiting, self._then = self._then, []
+        for then in waiting:
+            then()
+
+
 class Call:
     """A transaction on its way through a target's stack, with what the layers tell each other.
 
@@ -65,7 +90,8 @@ class Call:
     none was tried. sample: what the last attempt says of the target's health. has_left: a byte of the request was
     handed to a connection, by any attempt. is_final: the last answer said that it would be the same again.
     retry_after: what the last answer's header of that name says, if anything. state: the circuit's when it was decided
-    whether to call; None: it never was. caller: None where it cannot go.
+    whether to call; None: it never was. caller: None where it cannot go. hold: of the attempt that has timed out; its
+    place is taken until that ends.
     """
 
     __slots__ = (
@@ -74,6 +100,7 @@ class Call:
         "caller",
         "deadline",
         "has_left",
+        "hold",
         "impatient",
         "is_final",
         "retry_after",
@@ -99,6 +126,7 @@ class Call:
         self.took: float | None = None
         self.sample: Sample = "none"
         self.has_left = False
+        self.hold: Hold | None = None
         self.state: State | None = None
 
 

@@ -34,18 +34,19 @@ RESET_TIMEOUT = 10.0  # seconds
 class BreakerSettings:
     """When a target's circuit opens, how long it rests, and how it comes back.
 
-    fail_threshold: consecutive failures that open it; >= 1. Lower notices sooner, higher forgives more.
-    reset_timeout: seconds OPEN before a probe; >= 0 (0: the next transaction is the probe).
+    fail_threshold: consecutive failures that open it. Lower notices sooner, higher forgives more.
+    reset_timeout: seconds OPEN before a probe; 0: the next transaction is the probe.
     rules: what opens it: `consecutive` (fail_threshold), `ratio` (from window to slow_ratio), or both.
     window: seconds of ended calls that `ratio` looks at. window_calls: if not 0, so many last calls instead.
     min_calls: ended calls below which `ratio` decides nothing.
-    failure_ratio: share of failures among them that opens it; above 0, at most 1.
+    failure_ratio: share of failures among them that opens it.
     slow_call: seconds; a call that takes longer is slow. 0: none is. slow_ratio: share of slow ones that opens it.
     stuck_calls: calls in flight that have all been waiting longer than slow_call, and open it before they time out;
         0: off, as it is while no call is slow.
     probes: calls that may pass in HALF_OPEN, at once and in all; all must succeed.
     probe_timeout: seconds for a probe, if that is shorter than for any call; 0: as any call.
-    reopen_factor: each further wait is so many times the one before, to reopen_max seconds at most; 1: all are alike.
+    reopen_factor: each further wait is so many times the one before; 1: all are alike. reopen_max: seconds that a
+        wait grows to at most.
     jitter: a wait is lengthened by chance by up to this share of it, so that several hubs do not probe together.
     ramp: seconds after closing in which max_inflight grows from 1 to what it is; 0: it is there at once.
     mode: `normal`; `shadow` refuses nobody, and counts what it would have refused; `open` refuses everybody;

@@ -78,6 +78,7 @@ class Retry:
             has_gone = call.caller is not None and call.caller.has_gone
             if not has_gone and now + self._min_call <= call.budget_end:
                 begin_attempt(call, now)
+                call.hold = None  # the earlier attempt's place comes back by its own
                 another = self._inside(call)
         finally:
             if another is None or isinstance(another, Reply):

@@ -28,10 +28,11 @@ from eaimw.target import Handler, Target
 
 
 class Layer(NamedTuple):
-    """One line of an order. is_wanted: do the settings ask for it?"""
+    """One line of an order. when: which settings ask for it, in words; is_wanted: do they?"""
 
     make: Callable[..., Any]
     why: str
+    when: str = "always"
     is_wanted: Callable[[TargetSettings], object] = lambda settings: True
 
 
@@ -55,23 +56,50 @@ PER_CALL = (
         Retry,
         "decides on a finished attempt; each further one asks all below anew, so it meets no open circuit and holds "
         "no place while it waits",
+        "`retry.attempts` above 1",
         lambda settings: settings.retry.attempts > 1,
     ),
 )
 # and what each attempt goes through, for a circuit.
 PER_ATTEMPT = (
-    Layer(HeldOpen, "nothing below is asked", lambda settings: settings.breaker.mode == "open"),
-    Layer(Stuck, "above the limit: stuck calls are what fills it, and would be E905 for ever", _watches),
-    Layer(OpenCircuit, "said before a place is asked for, so E904 even where all places are taken", _refuses),
+    Layer(
+        HeldOpen,
+        "nothing below is asked",
+        '`breaker.mode` "open"',
+        lambda settings: settings.breaker.mode == "open",
+    ),
+    Layer(
+        Stuck,
+        "above the limit: stuck calls are what fills it, and would be E905 until they time out",
+        "`breaker.stuck_calls` above 0",
+        _watches,
+    ),
+    Layer(
+        OpenCircuit,
+        "said before a place is asked for, so E904 even where all places are taken",
+        '`breaker.mode` "normal"',
+        _refuses,
+    ),
     Layer(InflightLimit, "each call in flight holds one place, so that max-inflight is what the target feels"),
     Layer(
         RampLimit,
         "within the limit, which it can only make narrower; above the breaker, so that it cannot use a probe up",
+        "`breaker.ramp` above 0",
         lambda settings: _refuses(settings) and settings.breaker.ramp > 0,
     ),
-    Layer(Breaker, "inside the limits: a due probe that finds no place has used nothing up", _refuses),
-    Layer(Shadow, "where a breaker would stand", lambda settings: settings.breaker.mode == "shadow"),
-    Layer(Waiting, "innermost: a call that is refused waits for nothing", _watches),
+    Layer(
+        Breaker,
+        "inside the limits: a due probe that finds no place has used nothing up",
+        '`breaker.mode` "normal"',
+        _refuses,
+    ),
+    Layer(
+        Shadow,
+        "where a breaker would stand, and refuses nobody",
+        '`breaker.mode` "shadow"',
+        lambda settings: settings.breaker.mode == "shadow",
+    ),
+    Layer(Waiting, "innermost: a call that is refused waits for nothing", "as `Stuck`", _watches),
 )
 
 

@@ -81,6 +81,20 @@ class Target:
         return self.circuit.standing
 
     @property
+    def held(self) -> int:
+        """Places of calls that have timed out, while the target may still be at work on them."""
+        return self._of_holding("held")
+
+    @property
+    def late(self) -> int:
+        """Answers that came while such a place was held."""
+        return self._of_holding("late")
+
+    def _of_holding(self, name: str) -> int:
+        holding = getattr(self.transport, "holding", None)  # a transport without any, as a simulator's, holds none
+        return 0 if holding is None else getattr(holding, name)
+
+    @property
     def circuits(self) -> list[Circuit]:
         """All, the target's own first; any thread may ask."""
         return [self.circuit, *self.circuits_of_ops.values()]
@@ -94,6 +108,12 @@ class Target:
     def attempts_by_kind(self) -> dict[str, int]:
         """Calls tried, by why they were."""
         return {"first": self.attempts - self.retries, "retry": self.retries}
+
+    @property
+    def room(self) -> int:
+        """Calls that it can have in flight at this moment, without those that only hold their places; at least 1."""
+        places = self.circuit.places(self.clock.monotonic())
+        return max(1, min(self.bulkhead.limit - self.held, places))
 
     def circuit_of(self, op: str | None) -> Circuit:
         """The circuit of an operation, where each has its own; made when it is first asked for."""

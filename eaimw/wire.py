@@ -107,25 +107,56 @@ def _is_common_name(name: str) -> bool:
 _is_trace = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 
 
-def with_headers(tx: Transaction, headers: Mapping[bytes, bytes]) -> Transaction:
+# header -> what is allowed. 15 digits: no clock shows more, and nobody is kept busy with longer numbers.
+_OF_TIME = {
+    b"x-timeout-ms": "what is left, in milliseconds: 1 to 15 digits",
+    b"x-deadline": "milliseconds since 1970: 1 to 15 digits",
+}
+_is_milliseconds = re.compile(rb"[0-9]{1,15}").fullmatch
+
+
+def with_headers(tx: Transaction, headers: Mapping[bytes, bytes], time: Callable[[], float]) -> Transaction:
     """The transaction with what its caller's HTTP headers add (names in lower case); its own fields win.
 
     Idempotency-Key and X-Priority as the fields, else Malformed; a traceparent that is none is ignored, as W3C's
-    Trace Context asks.
+    Trace Context asks. timeout_ms: the nearest of its own, and X-Timeout-Ms or else X-Deadline, which is compared with
+    `time`, in seconds since the epoch; 0: past. Malformed if that is no number.
     """
-    added: dict[str, str] = {}
+    added: dict[str, str | int] = {}
     for header, field in ((b"idempotency-key", "idempotency_key"), (b"x-priority", "priority")):
         if header not in headers or getattr(tx, field) is not None:
             continue
         value = headers[header].decode("utf-8", "replace")
         if not _is_allowed(field, value):
-            name = header.decode()
-            raise Malformed(f"the header {name} must be {_ALLOWED[field][1]}, not {shown(value)}", tx.tx_id, tx.target)
+            raise _malformed_header(header, _ALLOWED[field][1], value, tx)
         added[field] = value
+    left = _left_by(headers, tx, time)
+    if left is not None:
+        added["timeout_ms"] = left if tx.timeout_ms is None else min(left, tx.timeout_ms)
     trace = headers.get(b"traceparent", b"")
     if _is_trace(trace):
         added["traceparent"] = trace.decode()
     return msgspec.structs.replace(tx, **added) if added else tx
+
+
+def _left_by(headers: Mapping[bytes, bytes], tx: Transaction, time: Callable[[], float]) -> int | None:
+    """Milliseconds that the caller's headers leave; None if they do not say. Raises Malformed."""
+    # Clocks differ, so what is left counts before a moment.
+    for header, allowed in _OF_TIME.items():
+        value = headers.get(header)
+        if value is None:
+            continue
+        if not _is_milliseconds(value):
+            raise _malformed_header(header, allowed, value.decode("utf-8", "replace"), tx)
+        left = int(value)
+        if header == b"x-deadline":
+            left -= round(time() * 1000)
+        return max(0, min(left, MAX_TIMEOUT_MS))
+    return None
+
+
+def _malformed_header(header: bytes, allowed: str, value: str, tx: Transaction) -> Malformed:
+    return Malformed(f"the header {header.decode()} must be {allowed}, not {shown(value)}", tx.tx_id, tx.target)
 
 
 def from_python(tx: object) -> Transaction:

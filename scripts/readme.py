@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,17 @@ import click
 
 from eaimw import codes
 from eaimw.cli import main as cli
+from eaimw.cli.files import toml
 from eaimw.cli.sim.printing import tables
+from eaimw.config import OpSettings, TargetSettings
+from eaimw.errors import SettingsError
+from eaimw.hub_file import KEYS, OP_KEYS
 from eaimw.kernel.breaker import TABLE
+from eaimw.policy import BreakerSettings, RetrySettings
 from eaimw.sim.expectations import FIGURES
 from eaimw.sim.findings import Findings
 from eaimw.sim.studies import cascade, recover, synchrony
-from eaimw.stack import ORDER
+from eaimw.stack import PER_ATTEMPT, PER_CALL
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 MARKED = re.compile(r"(<!-- (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -61,8 +67,8 @@ def reply_codes() -> str:
 
 def layers() -> str:
     """The order of the stack, with its reasons."""
-    rows = [f"| {layer.__name__} | {reason} |" for layer, reason in ORDER]
-    return "\n".join(["| layer, outermost first | why here |", "|---|---|", *rows])
+    rows = [f"| {layer.make.__name__} | {layer.when} | {layer.why} |" for layer in (*PER_CALL, *PER_ATTEMPT)]
+    return "\n".join(["| layer, outermost first | there with | why here |", "|---|---|---|", *rows])
 
 
 def help_of(name: str) -> str:
@@ -100,12 +106,51 @@ def study(find: Callable[[int], Findings]) -> str:
     return "\n".join(["```text", *tables(find(1)), "```"])
 
 
+def meanings(record: type) -> dict[str, str]:
+    """What a record's docstring says of each field: `name: text` or `one, other: text`, after a line or a sentence."""
+    names = "|".join(each.name for each in fields(record))
+    text = " ".join((record.__doc__ or "").split())
+    _, *parts = re.split(rf"(?<=\. )((?:{names})(?:, (?:{names}))*): ", text)
+    found = {}
+    for entry, meaning in zip(parts[::2], parts[1::2], strict=True):
+        first, *others = entry.split(", ")
+        found[first] = meaning.strip().removesuffix(".")
+        found |= dict.fromkeys(others, f"with `{first}`, above")
+    return found
+
+
+def settings(record: type, keys: Iterable[str], before: str = "") -> str:
+    """A table of a record's settings. keys: as they are written below `before`."""
+    given = {"url": "http://core"} if record is TargetSettings else {}
+    built_in, meaning = record(**given), meanings(record)
+    rows = []
+    for key in keys:
+        name = key.rpartition(".")[2]
+        default = "it must be there" if name in given else f"`{toml(getattr(built_in, name))}`"
+        default = "none" if default == "`null`" else default
+        rows.append(f"| `{before}{key}` | {allowed(record, given, name)} | {default} | {meaning[name]} |")
+    return "\n".join(["| setting | may be | built in | what it does |", "|---|---|---|---|", *rows])
+
+
+def allowed(record: type, given: dict[str, str], name: str) -> str:
+    """In the words that a fault is told with."""
+    try:
+        record(**{**given, name: object()})
+    except SettingsError as problem:
+        return problem.allowed
+    raise AssertionError(f"{name} is not checked")
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "diagram": diagram,
     "table": table,
     "codes": reply_codes,
     "layers": layers,
     "figures": figures,
+    "settings target": partial(settings, TargetSettings, [key for key in KEYS if "." not in key]),
+    "settings breaker": partial(settings, BreakerSettings, [key for key in KEYS if key.startswith("breaker.")]),
+    "settings retry": partial(settings, RetrySettings, [key for key in KEYS if key.startswith("retry.")]),
+    "settings op": partial(settings, OpSettings, OP_KEYS, "[ops.OP] "),
     "study cascade": lambda: study(cascade.study),
     "study synchrony": lambda: study(synchrony.study),
     "study recover": lambda: study(recover.study),

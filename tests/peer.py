@@ -346,6 +346,7 @@ def run_on(
             assert hub.targets["CORE"].bulkhead.inflight == 0, "a place did not come back"
             transport: Any = hub.targets["CORE"].transport
             assert not transport._busy, "a connection is still taken for busy"
+            assert not transport._held, "a connection is still taken for held"
         return result
 
     return run_alone(loop, tell, may_say)

@@ -1,92 +1,49 @@
-"""breaker/breaker.py against its own table, with a fake clock; under threads; and against a naive model."""
+"""breaker/breaker.py against its own table, with a fake clock; its permits and listeners; and lifted out."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import itertools
 import math
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from breaker_story import FakeClock, Story, Watch, into
 
 from eaimw.kernel.breaker import CHANGES, CLOSED, HALF_OPEN, OPEN, TABLE, Change, CircuitBreaker, State
 
 FILE = Path(__file__).parent.parent / "breaker" / "breaker.py"
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.readings = 0
-
-    def __call__(self) -> float:
-        self.readings += 1
-        return self.now
-
-
-class Story:
-    """A breaker, its clock and what it told, for tests that read as stories."""
-
-    def __init__(self, threshold: int = 3, wait: float = 10.0, **more: Any) -> None:
-        self.clock = FakeClock()
-        self.changes: list[Change] = []
-        self.breaker = CircuitBreaker(threshold, wait, self.clock, on_change=self.changes.append, **more)
-
-    def fail(self, times: int = 1) -> None:
-        for _ in range(times):
-            assert self.breaker.allow()
-            self.breaker.record_failure()
-
-    def succeed(self) -> None:
-        assert self.breaker.allow()
-        self.breaker.record_success()
-
-    def advance(self, seconds: float) -> None:
-        self.clock.now += seconds
-
-    @property
-    def path(self) -> list[str]:
-        return [f"{change.before}->{change.after}" for change in self.changes]
-
-
-def into(state: State) -> Story:
-    """A story that stands in this state, threshold 3, wait 10."""
-    story = Story(probe_lease=5.0)
-    if state is not CLOSED:
-        story.fail(3)
-    if state is HALF_OPEN:
-        story.advance(10)
-        assert story.breaker.allow()
-    return story
-
-
 def happen(event: str, story: Story) -> None:
     """Let the table's event happen to a breaker in the row's state."""
     what, _, how = event.partition(", ")
+    if how == "and a rule opens":
+        watch = Watch()
+        watch.opens = True
+        story.breaker.rules = [watch]
     story.advance({"wait not over": 9.999, "wait over": 10, "probe's place free": 5}.get(how, 0))
+    verbs: dict[str, Callable[[], object]] = {
+        "ask": story.breaker.allow,
+        "success": story.breaker.record_success,
+        "failure": story.breaker.record_failure,
+        "an end": story.breaker.record_success,
+        "trip": lambda: story.breaker.trip("it hangs"),
+    }
     for _ in range(3 if how == "the threshold-th" else 1):
-        {
-            "ask": story.breaker.allow,
-            "success": story.breaker.record_success,
-            "failure": story.breaker.record_failure,
-        }[what]()
+        verbs[what]()
 
 
 @pytest.mark.parametrize(("state", "event"), TABLE, ids=lambda value: str(value))
 def test_the_machine_does_what_the_table_says(state: State, event: str) -> None:
     """Every row of the table: from its state, its event leads to its next state."""
-    story = into(state)
+    story = into(state, probes=2 if event == "success, probes missing" else 1)
     happen(event, story)
     assert story.breaker.state is TABLE[state, event]
 
@@ -219,6 +176,14 @@ def test_no_wait_means_that_the_next_call_is_the_probe() -> None:
     assert not story.breaker.allow()
 
 
+def test_the_count_is_that_of_closed() -> None:
+    """Failures are counted while CLOSED; in OPEN and HALF_OPEN there are none."""
+    story = Story(threshold=3)
+    story.fail(2)
+    assert story.breaker.failures == 2
+    assert [into(state).breaker.failures for state in State] == [0, 0, 0]
+
+
 def test_a_thousand_rounds_grow_nothing() -> None:
     """OPEN -> HALF_OPEN -> OPEN a thousand times: always leaves OPEN at the wait, keeps nothing."""
     story = Story(threshold=1, wait=10)
@@ -245,9 +210,10 @@ def test_time_is_read_at_most_once_per_call_and_never_for_the_state() -> None:
             CircuitBreaker.record_success,
             CircuitBreaker.record_failure,
             CircuitBreaker.wait,
+            lambda breaker: breaker.trip("it hangs"),
         )
         for verb in verbs:
-            story = into(state)
+            story = into(state, rules=[Watch()])
             before = story.clock.readings
             verb(story.breaker)
             assert story.clock.readings - before <= 1, (state, verb)
@@ -388,6 +354,22 @@ def test_a_listener_may_ask_and_report() -> None:
     assert told == ["CLOSED->OPEN", "OPEN->HALF_OPEN", "HALF_OPEN->CLOSED"]
 
 
+def test_a_listener_reads_why() -> None:
+    """The words of who opened it; None where the table says it all."""
+    watch = Watch("too many")
+    told: list[str | None] = []
+    breaker = CircuitBreaker(1, 0, FakeClock(), rules=[watch], on_change=lambda change: told.append(change.why))
+    breaker.trip("it hangs")
+    assert breaker.allow()
+    breaker.record_success()
+    breaker.record_failure()
+    assert breaker.allow()
+    breaker.record_success()
+    watch.opens = True
+    breaker.record_success()
+    assert told == ["it hangs", None, None, None, None, None, "too many"]
+
+
 def failing(change: Change) -> None:
     raise RuntimeError(f"the listener failed at {change.after}")
 
@@ -438,181 +420,6 @@ def test_a_listener_that_ends_the_program_leaves_no_probe_behind() -> None:
     assert story.breaker.state == "CLOSED"
 
 
-# Threads.
-
-
-def at_once(count: int, action: Callable[[int], object]) -> list[object]:
-    """What `action` gives in each of `count` threads that start behind a barrier."""
-    barrier = threading.Barrier(count)
-    results: list[object] = [None] * count
-
-    def work(index: int) -> None:
-        barrier.wait(10)
-        results[index] = action(index)
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in threads)
-    return results
-
-
-@pytest.fixture
-def _switch_often() -> Any:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_switch_often")
-def test_fifty_failures_at_once_open_once() -> None:
-    """50 threads pass while CLOSED and fail together: one CLOSED->OPEN, the wait counts from then."""
-    for _ in range(10):
-        story = Story(threshold=3)
-        permits = [story.breaker.acquire() for _ in range(50)]
-        at_once(50, lambda i: permits[i].failure())  # type: ignore[union-attr]  # noqa: B023
-        assert story.path == ["CLOSED->OPEN"]
-        story.advance(9.999)
-        assert not story.breaker.allow()
-        story.advance(0.001)
-        assert story.breaker.allow()
-
-
-@pytest.mark.usefixtures("_switch_often")
-def test_a_hundred_asking_at_once_get_one_probe() -> None:
-    """OPEN and due, 100 threads behind a barrier: exactly one True, by either face."""
-    for face in (CircuitBreaker.allow, CircuitBreaker.acquire):
-        for _ in range(5):
-            story = Story(threshold=1)
-            story.fail()
-            story.advance(10)
-            answers = at_once(100, lambda _: face(story.breaker))  # noqa: B023
-            assert sum(bool(answer) for answer in answers) == 1
-
-
-@pytest.mark.usefixtures("_switch_often")
-def test_a_permit_ended_by_many_threads_ends_once() -> None:
-    """Four threads report one failed call: it counts once."""
-    for _ in range(300):
-        story = Story(threshold=100)
-        permit = story.breaker.acquire()
-        assert permit
-        at_once(4, lambda _: permit.failure())  # noqa: B023
-        assert story.breaker.failures == 1
-
-
-def test_a_change_recorded_while_another_thread_hands_out_is_not_forgotten() -> None:
-    """It comes between that thread's last look and its putting the baton down: it is told all the same."""
-    story = Story(threshold=1)
-    story.breaker.record_failure()
-    held = story.breaker._publishing
-
-    class Late:
-        """The baton; while it is put down the first time, another thread changes the state."""
-
-        def acquire(self, blocking: bool) -> bool:
-            return held.acquire(blocking=blocking)
-
-        def release(self) -> None:
-            story.breaker._publishing = held
-            at_once(1, lambda _: story.breaker.record_failure())  # it finds the baton taken, and goes
-            held.release()
-
-    story.breaker._publishing = Late()  # type: ignore[assignment]
-    story.advance(10)
-    assert story.breaker.allow()
-    assert story.path == ["CLOSED->OPEN", "OPEN->HALF_OPEN", "HALF_OPEN->OPEN"]
-
-
-@pytest.mark.usefixtures("_switch_often")
-def test_changes_are_told_in_order_under_threads() -> None:
-    """Whatever the threads do, each change told begins where the one before ended."""
-    told: list[Change] = []
-    breaker = CircuitBreaker(1, 0, on_change=told.append)
-
-    def churn(index: int) -> None:
-        for turn in range(200):
-            permit = breaker.acquire()
-            if permit is not None:
-                (permit.failure if (turn + index) % 2 else permit.success)()
-
-    at_once(8, churn)
-    assert told[0].before is CLOSED
-    assert all(later.before is earlier.after for earlier, later in itertools.pairwise(told))
-    assert told[-1].after is breaker.state
-    assert len(told) > 100
-
-
-# Against a naive model.
-
-
-class NaiveBreaker:
-    """Section by section what the contract says, in the plainest way: no threads, no permits."""
-
-    def __init__(self, threshold: int, wait: float) -> None:
-        self.threshold, self.wait_s, self.state, self.count, self.until = threshold, wait, "CLOSED", 0, 0.0
-
-    def allow(self, now: float) -> bool:
-        if self.state == "CLOSED":
-            return True
-        if self.state == "OPEN" and now >= self.until:
-            self.state = "HALF_OPEN"
-            return True
-        return False
-
-    def success(self) -> None:
-        if self.state != "OPEN":
-            self.state, self.count = "CLOSED", 0
-
-    def failure(self, now: float) -> None:
-        if self.state == "CLOSED":
-            self.count += 1
-        if self.state == "HALF_OPEN" or (self.state == "CLOSED" and self.count >= self.threshold):
-            self.state, self.count, self.until = "OPEN", 0, now + self.wait_s
-
-
-class AgainstTheModel(RuleBasedStateMachine):
-    """Any sequence of verbs and steps of time, also backwards: both say and are the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.story = Story(threshold=3, wait=0.7)
-        self.model = NaiveBreaker(3, 0.7)
-
-    @rule(step=st.sampled_from([0.0, 0.1, 0.2, 0.35, 0.7, 5.0, -0.3]))
-    def advance(self, step: float) -> None:
-        self.story.advance(step)
-
-    @rule()
-    def ask(self) -> None:
-        assert self.story.breaker.allow() == self.model.allow(self.story.clock.now)
-
-    @rule()
-    def succeed(self) -> None:
-        self.story.breaker.record_success()
-        self.model.success()
-
-    @rule()
-    def fail(self) -> None:
-        self.story.breaker.record_failure()
-        self.model.failure(self.story.clock.now)
-
-    @invariant()
-    def same_state(self) -> None:
-        assert self.story.breaker.state == self.model.state
-
-    @invariant()
-    def the_path_is_of_the_table(self) -> None:
-        assert all((change.before, change.after) in CHANGES for change in self.story.changes)
-
-
-AgainstTheModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestAgainstTheModel = AgainstTheModel.TestCase
-
-
 # The outside.
 
 
@@ -644,17 +451,27 @@ def test_a_bad_lease_is_named(lease: Any) -> None:
         CircuitBreaker(1, 1, probe_lease=lease)
 
 
-def test_a_bad_clock_is_named() -> None:
-    """clock: a function."""
-    with pytest.raises(ValueError, match="clock"):
+@pytest.mark.parametrize("probes", [0, -1, True, 1.0, "1", None, math.inf], ids=repr)
+def test_a_bad_number_of_probes_is_named(probes: Any) -> None:
+    """probes: an int of at least 1."""
+    with pytest.raises(ValueError, match=rf"probes must be an int of at least 1, not {probes!r}"):
+        CircuitBreaker(1, 1, probes=probes)
+
+
+def test_a_bad_function_is_named() -> None:
+    """clock and rest: functions."""
+    with pytest.raises(ValueError, match=r"clock must be a function that returns seconds, not 5.0"):
         CircuitBreaker(1, 1, 5.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"rest must be None or a function that returns seconds, not 5.0"):
+        CircuitBreaker(1, 1, rest=5.0)  # type: ignore[arg-type]
 
 
 def test_what_is_given_is_public() -> None:
-    """failure_threshold, reset_timeout and clock are attributes, as given."""
-    clock = FakeClock()
-    breaker = CircuitBreaker(4, 2.5, clock)
-    assert (breaker.failure_threshold, breaker.reset_timeout, breaker.clock) == (4, 2.5, clock)
+    """All settings are attributes, as given."""
+    given: dict[str, Any] = {"failure_threshold": 4, "reset_timeout": 2.5, "clock": FakeClock(), "probes": 2}
+    given |= {"probe_lease": 3.0, "rules": (Watch(),), "rest": float, "on_change": print}
+    breaker = CircuitBreaker(**given)
+    assert {name: getattr(breaker, name) for name in given} == given
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -696,6 +513,12 @@ sys.path.insert(0, sys.argv[1])
 from breaker import CircuitBreaker
 now = [0.0]
 told = []
+class Slow:
+    why = "slow"
+    def ended(self, now, failed, seconds):
+        return seconds > 2
+    def clear(self):
+        pass
 breaker = CircuitBreaker(2, 10, lambda: now[0], probe_lease=5, on_change=lambda c: told.append("%s->%s" % c[:2]))
 breaker.record_failure(); breaker.record_failure()
 assert breaker.state == "OPEN" and not breaker.allow() and breaker.acquire() is None
@@ -705,6 +528,16 @@ assert permit is not None and not breaker.allow()
 permit.success()
 assert f"{breaker.state}" == "CLOSED", breaker.state
 assert told == ["CLOSED->OPEN", "OPEN->HALF_OPEN", "HALF_OPEN->CLOSED"], told
+breaker.on_change, breaker.rules, breaker.probes, breaker.rest = told.append, [Slow()], 2, lambda again: 3.0
+breaker.acquire().success(2.5)
+assert told[-1].why == "slow" and breaker.wait() == 3.0, told
+now[0] = 13
+probes = [breaker.acquire(), breaker.acquire()]
+assert probes[0].is_probe and breaker.acquire() is None
+for probe in probes:
+    assert breaker.state == "HALF_OPEN"
+    probe.success()
+assert breaker.state == "CLOSED", breaker.state
 """
 
 

@@ -219,6 +219,69 @@ def alone(*pieces: bytes, ends: bool = False) -> tuple[str, bool]:
     return asyncio.run(tell())
 
 
+# When to come again.
+
+BODY = body_of()
+RETRY_AFTER = {
+    "none": (http(BODY), None),
+    "seconds": (http(BODY, "503 Busy", "Retry-After: 7"), "7"),
+    "in any case of letters": (http(BODY, "200 OK", "rETRY-aFTER:7"), "7"),
+    "a date": (http(BODY, "429 Slow", "Retry-After: Sun, 29 Nov 2026 20:51:03 GMT"), "Sun, 29 Nov 2026 20:51:03 GMT"),
+    "whatever it means": (http(BODY, "200 OK", "Retry-After: soon"), "soon"),
+    "blanks around it": (http(BODY, "200 OK", "Retry-After: \t 7 \t"), "7"),
+    "the first of two": (http(BODY, "200 OK", "Retry-After: 7", "Retry-After: 9"), "7"),
+    "the first, of no use": (http(BODY, "200 OK", "Retry-After: " + "7" * 65, "Retry-After: 9"), None),
+    "empty": (http(BODY, "200 OK", "Retry-After:"), None),
+    "as long as it may be": (http(BODY, "200 OK", "Retry-After: " + "7" * 64), "7" * 64),
+    "too long": (http(BODY, "200 OK", "Retry-After: " + "7" * 65), None),
+    "a tab in it": (http(BODY, "200 OK", "Retry-After: 7\t8"), None),
+    "no ASCII": (http(BODY, "200 OK", "Retry-After: 7\xb5"), None),
+    "a longer name": (http(BODY, "200 OK", "Retry-Afters: 7"), None),
+    "in a 1xx": (b"HTTP/1.1 103 Early\r\nRetry-After: 7\r\n\r\n" + http(BODY), None),
+    "in a 1xx and the reply": (
+        b"HTTP/1.1 103 Early\r\nRetry-After: 7\r\n\r\n" + http(BODY, "200 OK", "Retry-After: 9"),
+        "9",
+    ),
+    "in a trailer": (chunked(BODY, trailers="Retry-After: 7\r\n"), None),
+    "before chunks": (chunked(BODY).replace(b"\r\n", b"\r\nRetry-After: 7\r\n", 1), "7"),
+    "in what stands behind it": (http(BODY) + http(BODY, "200 OK", "Retry-After: 7"), None),
+}
+
+
+@pytest.mark.parametrize("case", RETRY_AFTER)
+def test_an_answer_says_when_to_come_again(case: str) -> None:
+    """The Retry-After of the reply itself, the first, as it came, if it is short and printable; wherever TCP cuts."""
+    raw, retry_after = RETRY_AFTER[case]
+    for pieces in ([raw], [raw[:30], raw[30:]], [raw[at : at + 1] for at in range(len(raw))]):
+        assert answers(pieces)[0].retry_after == retry_after
+
+
+def test_a_head_that_is_known_keeps_its_retry_after() -> None:
+    """Each reply has its own head's, parsed anew or not."""
+    with_it, without = http(BODY, "503 Busy", "Retry-After: 7"), http(BODY)
+    got = answers([with_it], [with_it], [without], [without], [with_it])
+    assert [answer.retry_after for answer in got] == ["7", "7", None, None, "7"]
+
+
+def answers(*replies_in_pieces: list[bytes]) -> list[Answer]:
+    """What one connection makes of these replies, one after another; nothing is fed to it once it has ended."""
+
+    async def tell() -> list[Answer]:
+        connection, wire = Connection(), Wire()
+        connection.connection_made(wire)
+        got = []
+        for pieces in replies_in_pieces:
+            waiter: Waiter[Answer] = Waiter()
+            connection.exchange(b"", 0.0, waiter)
+            for piece in pieces:
+                if not wire.is_aborted:
+                    connection.data_received(piece)
+            got.append(waiter.result())
+        return got
+
+    return asyncio.run(tell())
+
+
 @pytest.mark.parametrize("case", [*TAKEN, *TAKEN_AT_THE_END])
 def test_where_tcp_cuts_a_reply_changes_nothing(case: str) -> None:
     """Every reply in two segments, cut at every byte, and byte by byte: the same result as in one."""

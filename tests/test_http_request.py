@@ -66,6 +66,8 @@ def test_what_one_connection_has_sent_is_known_on_another() -> None:
         post(b"{}", b"Connection: close"),
         post(version=b"1.0"),
         post(b"{}", b"Idempotency-Key: K-1"),
+        post(b"{}", b"X-Deadline: 1700000000000"),
+        post(b"{}", b"X-Timeout-Ms: 250\r\nX-Deadline: 1700000000000"),
         post(b"{}", b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         post(b"{}", b"X-Long: " + b"x" * MAX_KNOWN),
         post(path=b"/elsewhere"),
@@ -135,6 +137,34 @@ def test_what_is_kept_is_limited_over_all_connections(monkeypatch: pytest.Monkey
     assert arrivals.bytes == 0
 
 
+def test_a_head_with_what_is_left_is_remembered() -> None:
+    """Callers have a budget that is theirs always."""
+    arrivals = Arrivals()
+    data = post(b"{}", b"X-Timeout-Ms: 250")
+    RequestReader(arrivals).feed(data)
+    request = arrivals.known(data)
+    assert request is not None
+    assert request.head.headers == {b"x-timeout-ms": b"250"}
+
+
+@pytest.mark.parametrize(
+    ("values", "value"),
+    [
+        ((b"250", b"250"), b"250"),
+        ((b"250", b" 250\t"), b"250"),
+        ((b"250", b"300"), b"250, 300"),
+        ((b"", b"300"), b", 300"),
+        ((b"1", b"2", b"2"), b"1, 2, 2"),
+    ],
+)
+@pytest.mark.parametrize("name", [b"X-Timeout-Ms", b"x-deadline"])
+def test_a_time_that_stands_twice_with_two_values_is_seen(name: bytes, values: tuple[bytes, ...], value: bytes) -> None:
+    """So that it can be refused: none of the two is preferred."""
+    reader = RequestReader(Arrivals())
+    reader.feed(post(b"{}", b"\r\n".join(b"%s: %s" % (name, each) for each in values)))
+    assert reader.take().head.headers == {name.lower(): value}
+
+
 LINES = st.sampled_from(
     [
         b"X-Priority: high",
@@ -147,6 +177,8 @@ LINES = st.sampled_from(
         b"Transfer-Encoding: chunked",
         b"Content-Length: 3",
         b"Idempotency-Key: K",
+        b"X-Timeout-Ms: 250",
+        b"X-Deadline: 1700000000000",
         b"broken line",
     ]
 )
@@ -172,3 +204,13 @@ def test_known_or_not_the_same_bytes_mean_the_same(requests: list[bytes], cut: i
             assert seen(learning) == seen(plain)
             assert (learning.is_arriving, learning.is_over) == (plain.is_arriving, plain.is_over)
             assert learning.waits_for_our_word() == plain.waits_for_our_word()
+
+
+def test_of_a_body_that_is_cut_nothing_is_kept() -> None:
+    """A connection may linger for a while after its end: what is no longer counted must not be held either."""
+    arrivals = Arrivals()
+    reader = RequestReader(arrivals)
+    reader.feed(post(b"x" * 5_000)[:-1])
+    assert arrivals.bytes == len(reader._body) == 4_999
+    reader.end()
+    assert arrivals.bytes == len(reader._body) == 0

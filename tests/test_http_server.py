@@ -21,15 +21,16 @@ import aiohttp
 import pytest
 import requests
 from commands import command, eaimw
-from relayed import ENDS_WITHIN, Peer, ok, peer, relay, tx
+from relayed import ENDS_WITHIN, Peer, Say, ok, peer, relay, tx
 from served import eventually
 from serving import TX, Caller, Server, request, serving
 
 from eaimw.adapters import http_request, http_server
 from eaimw.adapters.http_server import HttpServer
 from eaimw.app import open_hub, two_targets
-from eaimw.config import Address, parse_address
+from eaimw.config import Address, HubSettings, TargetSettings, parse_address
 from eaimw.errors import SettingsError
+from eaimw.policy import RetrySettings
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,28 @@ def test_the_target_gets_what_the_callers_headers_add() -> None:
     assert f"x-priority: high\r\nidempotency-key: k\r\ntraceparent: {trace}" in heads[0]
     assert "x-priority: low\r\nidempotency-key: own" in heads[1]
     assert "traceparent" not in heads[2]
+
+
+def test_a_callers_deadline_may_stand_in_a_header() -> None:
+    """It bounds the call; a past one is E906, not called; a pipelined request's is looked at when it is its turn."""
+    with peer(lambda request: None if request["tx_id"] == "T-silent" else ok(request)) as core:
+        with serving(core=core) as server:
+            late = server.post(tx("silent"), headers={"X-Timeout-Ms": "100"}).json()
+            assert (late["code"], late["outcome"]) == ("E901", "unknown")
+            assert 100 <= late["elapsed_ms"] < 2_000
+            for headers in ({"X-Timeout-Ms": "0"}, {"X-Deadline": "1700000000000"}):
+                past = server.post(headers=headers)
+                assert (past.status_code, past.json()["code"], past.json()["attempts"]) == (504, "E906", 0)
+            bad = server.post(headers={"X-Timeout-Ms": "soon"})
+            assert (bad.status_code, bad.json()["code"], bad.json()["tx_id"]) == (400, "E400", "T-1")
+            assert server.post(headers={"X-Deadline": "9" * 15}).json()["code"] == "0000"
+            with Caller(server) as caller:
+                soon = round(time.time() * 1000) + 300
+                silent = b'{"tx_id":"T-silent","target":"CORE","timeout_ms":500}'
+                caller.send(request(silent) + request(TX, f"X-Deadline: {soon}"))
+                codes = [json.loads(caller.answer()[2])["code"] for _ in range(2)]
+            assert codes == ["E901", "E906"]
+        assert core.received == {"T-silent": 2, "T-1": 1}
 
 
 def test_other_clients_are_served(server: Server) -> None:
@@ -503,6 +526,42 @@ def test_bodies_that_arrive_are_limited_together(monkeypatch: pytest.MonkeyPatch
             assert server.arrivals.bytes == 0
 
     asyncio.run(story())
+
+
+# Callers that are gone.
+
+
+@pytest.mark.parametrize("way", ["resets", "stays", "sends no more"])
+def test_for_a_caller_that_has_gone_nothing_is_tried_again(way: str) -> None:
+    """It resets while the hub waits to try again: no further attempt. One that still reads has its second attempt."""
+    busy = Say(b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
+    retry = RetrySettings(attempts=2)
+
+    def call(port: int, core: Peer) -> None:
+        with socket.create_connection(("127.0.0.1", port), 10) as sock:
+            sock.sendall(request(b'{"tx_id":"T-1","target":"CORE","idempotency_key":"K"}'))
+            eventually(lambda: core.received["T-1"] == 1)
+            if way == "resets":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return
+            if way == "sends no more":
+                sock.shutdown(socket.SHUT_WR)
+            answer = sock.recv(1000)
+        assert b'"code":"0000"' in answer
+        assert b'"attempts":2' in answer
+
+    async def story(core: Peer) -> None:
+        async with open_hub(HubSettings({"CORE": TargetSettings(core.url, retry=retry)})) as hub:
+            server = HttpServer(hub)
+            await server.start(Address("127.0.0.1", 0))
+            await asyncio.to_thread(call, int(server.url.rpartition(":")[2]), core)
+            await server.drain()
+            await server.close()
+            assert hub.targets["CORE"].codes == {"E500" if way == "resets" else "0000": 1}
+
+    with peer(lambda request: busy if core.received[request["tx_id"]] == 1 else ok(request)) as core:
+        asyncio.run(story(core))
+        assert core.received["T-1"] == (1 if way == "resets" else 2)
 
 
 # The end.

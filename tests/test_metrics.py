@@ -63,6 +63,8 @@ def test_names_types_and_labels_are_the_contracts() -> None:
         "eaimw_attempts": ("counter", target | {"kind"}),
         "eaimw_inflight": ("gauge", target),
         "eaimw_max_inflight": ("gauge", target),
+        "eaimw_held": ("gauge", target),
+        "eaimw_late_answers": ("counter", target),
         "eaimw_breaker_state": ("gauge", target),
         "eaimw_breaker_transitions": ("counter", target | {"from", "to"}),
         "eaimw_breaker_would_refuse": ("counter", target),
@@ -247,7 +249,7 @@ def test_openmetrics_is_spoken_too() -> None:
         await mixed(scene)
         registry = registry_of(scene.hub, lambda: 0, lambda: 0.0)
         text = openmetrics.generate_latest(registry).decode()  # type: ignore[no-untyped-call]
-        assert len(list(parse_openmetrics(text))) == 14  # type: ignore[no-untyped-call]
+        assert len(list(parse_openmetrics(text))) == 16  # type: ignore[no-untyped-call]
 
     run(story())
 

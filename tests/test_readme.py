@@ -21,8 +21,10 @@ from commands import command
 from relayed import Running, peer, relay
 from served import Served, target
 
-from eaimw import config, policy
-from eaimw.hub_file import HUB_KEYS, KEYS, OP_KEYS
+from eaimw.config import OpSettings, TargetSettings, TlsSettings
+from eaimw.hub_file import BUILT_IN, HUB_KEYS, KEYS, OP_KEYS, read_hub_file
+from eaimw.policy import BreakerSettings, RetrySettings
+from eaimw.sense import findings
 from eaimw.sim import scenario
 
 ROOT = Path(__file__).parent.parent
@@ -109,15 +111,9 @@ def test_no_example_uses_a_tx_id_for_two_transactions() -> None:
 
 def test_every_setting_of_a_target_is_explained() -> None:
     """Each option of the relay stands in its help, each setting in its record's docstring."""
-    for record in (
-        config.TargetSettings,
-        policy.BreakerSettings,
-        policy.RetrySettings,
-        config.OpSettings,
-        config.TlsSettings,
-    ):
+    for record in (TargetSettings, BreakerSettings, RetrySettings, OpSettings, TlsSettings):
         for name in record.__dataclass_fields__:
-            assert name in ("breaker", "retry") or f"{name}:" in (record.__doc__ or ""), name
+            assert re.search(rf"\b{name}(, \w+)*: ", record.__doc__ or ""), name
 
 
 def test_the_commands_by_hand_do_what_is_said(tmp_path: Path) -> None:
@@ -158,20 +154,42 @@ def test_the_commands_of_the_hub_file_do_what_is_said(tmp_path: Path) -> None:
     assert (tmp_path / "breaker.log").read_text(encoding="utf-8") == ""
 
 
-def test_every_setting_of_the_file_is_in_the_table_and_in_the_example() -> None:
+def test_the_finding_that_is_shown_is_what_check_says(tmp_path: Path) -> None:
+    """Of the file above it, with one line more."""
+    (text,), (finding,) = blocks("hub.toml", "toml"), blocks("hub.toml", "text")
+    (tmp_path / "hub.toml").write_text(text.replace("timeout = 3.0 ", "expected_p99 = 0.5\ntimeout = 3.0 "))
+    done = subprocess.run(
+        [f"{sys.prefix}/bin/eaimw", "check", "hub.toml"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    assert done.stderr == finding
+    assert done.stdout == "hub.toml: good: CORE, CLAIM; 1 route; 1 warning\n"
+
+
+def test_the_example_of_policies_makes_sense(tmp_path: Path) -> None:
+    """It is good, and `eaimw check` finds nothing in it."""
+    (text,) = blocks("Policies", "toml")
+    (tmp_path / "hub.toml").write_text(text)
+    done = run(f"{sys.prefix}/bin/eaimw check --strict {tmp_path / 'hub.toml'}")
+    assert done == f"{tmp_path / 'hub.toml'}: good: CORE; 0 routes\n"
+
+
+def test_every_setting_of_the_file_is_in_the_table_and_in_the_example(tmp_path: Path) -> None:
     """A setting that is not explained to its readers is not there for them."""
     example = (ROOT / "examples/hub.toml").read_text(encoding="utf-8")
+    (tmp_path / "all.toml").write_text(re.sub(r"^# (?=\[|\w+ = )", "", example, flags=re.MULTILINE), encoding="utf-8")
+    file = read_hub_file(tmp_path / "all.toml")
     for key in KEYS:
         assert f"| `{key}` |" in README, key
-        assert key == "ca_file" or re.search(
-            rf"^#? *{key.removeprefix('breaker.')} = .*#|^url = ", example, re.MULTILINE
-        ), key
+        assert any(origins[key] != BUILT_IN for origins in file.origins.values()), key
+        assert key == "url" or re.search(rf"^(# )?{key.rpartition('.')[2]} = .*#", example, re.MULTILINE), key
     for key in HUB_KEYS:
         assert f"| `[hub] {key}` |" in README, key
         assert re.search(rf"^#? *{key} = .*#", example, re.MULTILINE), key
     for key in OP_KEYS:
         assert f"| `[ops.OP] {key}` |" in README, key
         assert re.search(rf"^{key} = .*#", example, re.MULTILINE), key
+    assert findings(file.settings, file.origins) == []
 
 
 def test_the_grader_commands_do_what_is_said() -> None:
@@ -380,6 +398,37 @@ print(breaker.state)
         [sys.executable, "-c", program], cwd=ROOT / "breaker", capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split() == ["cut", "CLOSED"]
+
+
+def test_the_breaker_with_a_rule_does_as_its_comments_say() -> None:
+    """Five slow calls open it and say why; three probes close it; waits of 10, 20, 40, 60, 60 s if they fail."""
+    (first,) = (s for s in PYTHON if "permit.ignore()" in s)
+    (snippet,) = (s for s in PYTHON if "class Slow" in s)
+    program = f"""
+{first.partition("permit =")[0]}
+{snippet}
+now, told = 0.0, []
+breaker.clock, breaker.on_change = lambda: now, told.append
+for seconds in (2.5, 1, 3, 3, 3, 3, 3):
+    assert breaker.state == "CLOSED"
+    breaker.acquire().success(seconds)
+print(told[0].why)
+for wait in (10, 20, 40, 60, 60):
+    assert breaker.wait() == wait, (breaker.wait(), wait)
+    now += wait
+    breaker.acquire().failure(0.1)
+now += 60
+for permit in [breaker.acquire() for _ in range(3)]:
+    assert breaker.state == "HALF_OPEN" and breaker.acquire() is None
+    permit.success(0.1)
+assert breaker.state == "CLOSED"
+breaker.trip("9 calls hang")
+print(told[-1].why)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "breaker", capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["5 calls in a row took longer than 2 s", "9 calls hang"]
 
 
 def test_the_demo_tells_its_story() -> None:

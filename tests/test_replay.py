@@ -122,6 +122,18 @@ def test_a_shorter_timeout_would_have_cut(files: Files) -> None:
     )
 
 
+def test_an_opening_of_an_operation_is_one_of_its_target(files: Files) -> None:
+    """With a circuit for each operation the figures are the same, where there is but one operation."""
+    settings = "[targets.CORE.breaker]\nfail_threshold = 3\nreset_timeout = 4"
+    assert files.replayed(OUTAGE, settings + '\nper = "op"') == files.replayed(OUTAGE, settings)
+
+
+def test_nothing_is_tried_again(files: Files) -> None:
+    """What a further attempt would have met, no record tells: settings that retry give what the others give."""
+    lines = [line(at, "E902", outcome="not_sent") for at in range(4)]
+    assert files.replayed(lines, "[targets.CORE.retry]\nattempts = 3") == row(4, bad_through=4)
+
+
 def test_what_was_refused_is_assumed_to_be_as_the_nearest_call(files: Files) -> None:
     """3 is nearer to 0 and 3.5 as near to both, so good; 5 and 6 are nearer to 7, which failed."""
     lines = [line(0), refused(3), refused(3.5), refused(5), refused(6), line(7, "E500", state="HALF_OPEN")]
@@ -276,7 +288,7 @@ ROOM = "a string of 1 to 64 of A-Z a-z 0-9 _ . -, or null"
         ({**line(1), "time": "2026-11-29T20:51:03"}, "time is '2026-11-29T20:51:03'; it must be a time as"),
         ({**line(1), "target": "CO RE"}, f"target is 'CO RE'; it must be {ROOM}"),
         ({**line(1), "op": 5}, f"op is 5; it must be {ROOM}"),
-        ({**line(1), "timeout_ms": 0}, "timeout_ms is 0; it must be an integer from 1 to 3,600,000, or null"),
+        ({**line(1), "timeout_ms": -1}, "timeout_ms is -1; it must be an integer from 0 to 3,600,000, or null"),
         ({**line(1), "code": "0"}, "code is '0'; it must be a string of four of A-Z 0-9"),
         ({**line(1), "code": "0000\n"}, "code is '0000\\n'; it must be a string of four of A-Z 0-9"),
         ({**line(1), "outcome": "fine"}, "outcome is 'fine'; it must be one of done, not_sent, unknown, accepted"),

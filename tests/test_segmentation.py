@@ -204,14 +204,17 @@ def test_lines_are_the_same_wherever_they_are_cut(raw: bytes) -> None:
 
 @given(
     st.binary(max_size=60),
-    st.dictionaries(st.sampled_from([b"idempotency-key", b"x-priority", b"traceparent"]), st.binary(max_size=60)),
+    st.dictionaries(
+        st.sampled_from([b"idempotency-key", b"x-priority", b"traceparent", b"x-timeout-ms", b"x-deadline"]),
+        st.binary(max_size=60) | st.integers(0, 10**16).map(b"%d".__mod__),
+    ),
 )
 def test_any_headers_and_bytes_become_a_transaction_or_a_refusal(raw: bytes, headers: dict[bytes, bytes]) -> None:
     """Nothing but Malformed is raised, and the target's bytes are the caller's."""
     for text in (raw, b'{"tx_id":"T","target":"CORE","x":"' + raw + b'"}', BODY):
         with contextlib.suppress(Malformed):
             tx = read_transaction(text)
-            assert with_headers(tx, headers).raw == text
+            assert with_headers(tx, headers, lambda: 1e9).raw == text
 
 
 @given(st.binary(max_size=60), st.integers(100, 999), st.sampled_from(["code", "header.result_code", "outcome"]))

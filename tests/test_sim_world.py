@@ -87,6 +87,7 @@ def told(made: World, story: Callable[[], Awaitable[T]]) -> T:
             assert target.bulkhead.inflight == 0
             transport: Any = target.transport
             assert not transport._busy
+            assert not transport._held
         await made.hub.close()
         for name in made.hub.targets:
             made.link(name).conditions = Conditions()  # what was stalled may go on

@@ -73,6 +73,13 @@ def test_the_table_says_all_of_each_target_in_three_lines() -> None:
     ]
 
 
+def test_an_operation_whose_own_circuit_is_not_closed_has_a_line() -> None:
+    """After its target's lines: which one, its state, since when and why."""
+    open_one = {key: CORE[key] for key in ("state", "since", "why", "next_probe_in")}
+    lines = plain({"CLAIM": CLAIM | {"ops": {"REPORT": open_one, "STATUS": open_one | {"state": "CLOSED"}}}})
+    assert lines[4:] == ["  REPORT OPEN since 2026-11-29 20:51:03 UTC (4m): 5 consecutive failures, the last E901"]
+
+
 def test_no_line_is_wider_than_the_terminal() -> None:
     """At 80 columns with long names, reasons and many codes: what does not fit is cut, and seen to be."""
     wide = CORE | {"name": "A" * 64, "state": "HALF_OPEN", "why": "w" * 100, "inflight": 100_000}

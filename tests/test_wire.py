@@ -57,6 +57,57 @@ def test_what_is_not_given_is_none() -> None:
     assert (tx.target, tx.priority, tx.timeout_ms, tx.idempotency_key) == (None, None, None, None)
 
 
+NOW = 1_700_000_000.0  # seconds since the epoch
+IN_2_S = b"1700000002000"
+TIMES = {
+    "what is left": ({b"x-timeout-ms": b"250"}, 250),
+    "until when": ({b"x-deadline": IN_2_S}, 2000),
+    "what is left counts, since clocks differ": ({b"x-timeout-ms": b"2500", b"x-deadline": IN_2_S}, 2500),
+    "until when is then not even read": ({b"x-timeout-ms": b"2500", b"x-deadline": b"soon"}, 2500),
+    "the body's own is nearer": ({b"x-timeout-ms": b"9000"}, 3000),
+    "the body's own is the same": ({b"x-timeout-ms": b"3000"}, 3000),
+    "nothing is left": ({b"x-timeout-ms": b"0"}, 0),
+    "past": ({b"x-deadline": b"1699999999999"}, 0),
+    "long past": ({b"x-deadline": b"0"}, 0),
+    "this very moment": ({b"x-deadline": b"1700000000000"}, 0),
+    "leading zeros": ({b"x-timeout-ms": b"000000000000042"}, 42),
+}
+
+
+@pytest.mark.parametrize("case", TIMES)
+def test_the_nearest_of_body_and_headers_is_the_budget(case: str) -> None:
+    """X-Timeout-Ms or else X-Deadline, against timeout_ms; what the target gets stays the caller's."""
+    headers, left = TIMES[case]
+    body = b'{"tx_id":"T","op":"PAY","timeout_ms":3000}'
+    tx = with_headers(read_transaction(body), headers, lambda: NOW)
+    assert (tx.timeout_ms, tx.raw) == (left, body)
+
+
+@pytest.mark.parametrize("headers", [{b"x-timeout-ms": b"3600001"}, {b"x-deadline": b"9" * 15}])
+def test_more_than_an_hour_is_an_hour(headers: dict[bytes, bytes]) -> None:
+    """A caller that has time, or none that it knows, is no bad caller."""
+    assert with_headers(read_transaction(b'{"tx_id":"T","op":"PAY"}'), headers, lambda: NOW).timeout_ms == 3_600_000
+
+
+def test_without_such_headers_there_is_no_budget() -> None:
+    """And the clock is not even looked at."""
+    assert with_headers(read_transaction(b'{"tx_id":"T","op":"PAY"}'), HEADERS, pytest.fail).timeout_ms is None
+
+
+@pytest.mark.parametrize("header", [b"x-timeout-ms", b"x-deadline"])
+@pytest.mark.parametrize(
+    "value", [b"", b"soon", b"-1", b"+1", b"1.5", b"1 2", b"1, 2", b"1_000", b"0x1", b"1" * 16, b"\xd9\xa1", b"\xff"]
+)
+def test_a_senseless_time_in_a_header_is_said(header: bytes, value: bytes) -> None:
+    """Which header, what is allowed and what was found; for the transaction that it came with."""
+    with pytest.raises(Malformed) as caught:
+        with_headers(read_transaction(b'{"tx_id":"T","target":"CORE"}'), {header: value}, lambda: NOW)
+    assert (caught.value.tx_id, caught.value.target) == ("T", "CORE")
+    message = str(caught.value)
+    assert message.startswith(f"the header {header.decode()} must be ")
+    assert message.endswith(f"1 to 15 digits, not {value.decode('utf-8', 'replace')!r}")
+
+
 HEADERS = {b"x-priority": b"high", b"idempotency-key": b"HEADER"}
 
 
@@ -73,7 +124,7 @@ HEADERS = {b"x-priority": b"high", b"idempotency-key": b"HEADER"}
 )
 def test_the_bodys_own_fields_win_over_headers(body: bytes, priority: str, key: str) -> None:
     """However they are spelt; a name of ours within something else is no field."""
-    tx = with_headers(read_transaction(body), HEADERS)
+    tx = with_headers(read_transaction(body), HEADERS, lambda: 0.0)
     assert (tx.priority, tx.idempotency_key) == (priority, key)
 
 

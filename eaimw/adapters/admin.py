@@ -13,8 +13,9 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -24,6 +25,7 @@ from eaimw.adapters.loop_lag import LoopLag
 from eaimw.adapters.metrics import registry_of
 from eaimw.adapters.system import SystemClock
 from eaimw.config import Address, AdminSettings
+from eaimw.differences import Reloaded
 from eaimw.errors import Unusable
 from eaimw.hub import Hub
 from eaimw.ports import Clock
@@ -39,7 +41,7 @@ class AdminPlane:
     """Serves one hub's figures from `start` to `close`.
 
     loop: the one that the hub lives in, whose lag is measured. log_errors, access_log_errors: lines of the breaker log
-    and of the access log lost so far.
+    and of the access log lost so far. reload: reads the hub.toml again, in the hub's loop; None: there is none.
     say: gets a sentence for the people on duty, the first fault of the plane's own; the hub is not touched by it.
     """
 
@@ -52,8 +54,11 @@ class AdminPlane:
         log_errors: Callable[[], int] = lambda: 0,
         access_log_errors: Callable[[], int] = lambda: 0,
         clock: Clock | None = None,
+        reload: Callable[[], Coroutine[Any, Any, Reloaded]] | None = None,
     ) -> None:
         self._hub = hub
+        self._hub_loop = loop
+        self._reload = reload
         self._say = say
         self._has_said = False
         self._lag = LoopLag(loop, clock or SystemClock())
@@ -89,6 +94,12 @@ class AdminPlane:
         if thread is not None and thread.is_alive():
             thread.join(CLOSE_LIMIT)
 
+    async def _reloaded(self) -> Reloaded | None:
+        """What came of it; None if there is no file to read."""
+        if self._reload is None:
+            return None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._reload(), self._hub_loop))
+
     def _work(self, settings: AdminSettings, started: Future[Address]) -> None:
         try:
             # Made before the loop, so that a look-up that hangs needs no thread of the loop's and keeps none.
@@ -104,7 +115,7 @@ class AdminPlane:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         loop.set_exception_handler(lambda _, context: self._complain("its loop", _problem_in(context)))
         runner = web.AppRunner(
-            application(self._hub, self._registry, settings.token, self._complain),
+            application(self._hub, self._registry, settings.token, self._complain, self._reloaded),
             access_log=None,
             handle_signals=False,
             logger=_Logger(self._complain),

@@ -10,6 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from eaimw.differences import Reloaded
 from eaimw.hub import Hub
 
 OPEN_TO_ALL = ("/healthz", "/readyz")
@@ -18,11 +19,16 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def application(
-    hub: Hub, registry: CollectorRegistry, token: str | None, complain: Callable[[str, BaseException], None]
+    hub: Hub,
+    registry: CollectorRegistry,
+    token: str | None,
+    complain: Callable[[str, BaseException], None],
+    reload: Callable[[], Awaitable[Reloaded | None]],
 ) -> web.Application:
     """The paths that there are, where a token is asked for with all but those OPEN_TO_ALL.
 
     What fails is an answer in JSON too. complain: gets the place and the fault of what should not have failed.
+    reload: reads the hub.toml again; None if there is none.
     """
 
     async def metrics(request: web.Request) -> web.Response:
@@ -44,6 +50,14 @@ def application(
         if found is None:
             return _json({"error": f"there is no target {name}; there are: {', '.join(dict(hub.targets))}"}, 404)
         return _json(found.status())
+
+    async def reloaded(request: web.Request) -> web.Response:
+        result = await reload()
+        if result is None:
+            return _json({"error": "there is no hub.toml to read again: start with `eaimw serve` or --config"}, 409)
+        if result.faults:
+            return _json({"error": "nothing has changed", "faults": result.faults}, 422)
+        return _json({"changed": result.changed, "needs_restart": result.needs_restart})
 
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -72,6 +86,7 @@ def application(
             web.get("/readyz", readyz),
             web.get("/targets", targets),
             web.get("/targets/{name}", target),
+            web.post("/reload", reloaded),
         ]
     )
     return app

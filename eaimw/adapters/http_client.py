@@ -2,6 +2,7 @@
 
 One connection carries one exchange at a time, so the pool never holds more than max-inflight. A connection that was
 lost while idle is replaced before a byte is written; once a byte is handed over, nothing is ever sent again.
+A call that has timed out may keep its connection for a while, in its place in the pool.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 from eaimw.adapters.drive import Waiter
+from eaimw.adapters.holding import Holding, Late
 from eaimw.adapters.http_reply import Connection
 from eaimw.config import TargetSettings
 from eaimw.errors import CallFailed, LocalFault, NoConnection, SettingsError, TimedOut
-from eaimw.model import Answer, Call
+from eaimw.model import Answer, Call, Hold
 from eaimw.ports import Clock, Resolver, Transport
 
 # Seconds. The usual keep-alive of servers is 5: dropping ours earlier makes the race for a closing one rare.
@@ -32,7 +34,8 @@ CLOSE_LIMIT = 1.0
 class HttpTransport:
     """`ports.Transport` for one target. Raises SettingsError for a CA file that cannot be used.
 
-    connections: counts of `opened`, `reused`, `lost` (ended by the target while idle).
+    connections: counts of `opened`, `reused`, `lost` (ended by the target while idle). holding: of calls that have
+    timed out.
     """
 
     def __init__(self, name: str, settings: TargetSettings, *, clock: Clock, resolver: Resolver) -> None:
@@ -46,7 +49,8 @@ class HttpTransport:
             "Accept: application/json\r\nAccept-Encoding: identity\r\nContent-Type: application/json\r\n"
         ).encode()
         self._idle: list[Connection] = []  # the last one in is the first one out, so the oldest are in front
-        self._busy: dict[Connection, None] = {}  # in order: what is ended together ends alike in every run
+        self._busy: dict[Connection, Call] = {}  # in order: what is ended together ends alike in every run
+        self._held: dict[Connection, Hold] = {}  # their calls have timed out
         self._connecting: dict[asyncio.Timeout, None] = {}
         self._sweep: asyncio.TimerHandle | None = None  # of idle connections
         self._alarm: asyncio.TimerHandle | None = None  # for the nearest deadline
@@ -54,6 +58,7 @@ class HttpTransport:
         self._is_closed = False
         self._is_retired = False
         self.connections: Counter[str] = Counter(opened=0, reused=0, lost=0)
+        self.holding = Holding(settings.max_inflight)
 
     async def send(self, call: Call) -> Answer:
         """One exchange, over by the call's deadline. Raises TimedOut, NoConnection, NoReply or LocalFault."""
@@ -64,7 +69,7 @@ class HttpTransport:
             now = self._clock.monotonic()
         loop = connection.loop
         waiter: Waiter[Answer] = Waiter(loop=loop)
-        self._busy[connection] = None
+        self._busy[connection] = call
         try:
             request = self._request(call, now)
             self._watch(call.deadline, loop)
@@ -74,25 +79,33 @@ class HttpTransport:
             raise
         except BaseException:
             waiter.cancel()
-            connection.abort()  # the caller's task was cancelled: what comes now is nobody's
+            if call.hold is None:
+                connection.abort()  # the caller's task was cancelled: what comes now is nobody's
             raise
         finally:
-            del self._busy[connection]
-            self._put_back(connection, loop)
+            if call.hold is None:  # else it is no more ours
+                del self._busy[connection]
+                self._put_back(connection, loop)
 
     @property
     def is_busy(self) -> bool:
-        """Is a call under way?"""
-        return bool(self._busy or self._connecting)
+        """Is a call under way, or held?"""
+        return bool(self._busy or self._held or self._connecting)
 
     def retire(self, heir: Transport | None) -> None:
-        """No new call will come: keep no connection beyond the calls under way. heir: goes on with the counts."""
+        """No new call will come: keep no connection beyond the calls under way. heir: goes on with the counts.
+
+        Of calls that are held, so many go on being held as leave a place of the heir's free.
+        """
         self._is_retired = True
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
         if isinstance(heir, HttpTransport):
             heir.connections = self.connections
+            self.holding.most, heir.holding = heir.holding.most, self.holding
+            for connection in [*self._held][: max(0, self.holding.held - self.holding.most)]:
+                connection.fail(_too_late())
 
     async def close(self) -> None:
         """End every connection and wait, within a bound, until they are gone. Calls under way are LocalFaults."""
@@ -103,7 +116,7 @@ class HttpTransport:
         self._sweep = self._alarm = None
         for limit in [*self._connecting]:
             limit.reschedule(asyncio.get_running_loop().time())
-        ending = [*self._idle, *self._busy]
+        ending = [*self._idle, *self._busy, *self._held]
         self._idle.clear()
         for connection in ending:
             connection.fail(LocalFault("the hub was closed during the call", handed_over=True))
@@ -272,10 +285,49 @@ class HttpTransport:
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
         self._alarm = None
         now = self._clock.monotonic()
-        for connection in [c for c in self._busy if c.deadline <= now]:
-            connection.fail(TimedOut("no whole reply within the timeout", handed_over=True))
-        if self._busy:  # what has failed may have begun another call meanwhile, with an alarm of its own
-            self._watch(min(c.deadline for c in self._busy), loop)
+        for connection in [c for c in self._held if c.deadline <= now]:  # first: it may make room for the next
+            connection.fail(_too_late())
+        for connection, call in [(c, call) for c, call in self._busy.items() if c.deadline <= now]:
+            if self._settings.hold_after_timeout > 0.0 and self._may_hold(connection, call, now):
+                self._hold(connection, call)
+            else:
+                connection.fail(_too_late())
+        waiting = [*self._busy, *self._held]
+        if waiting:  # what has failed may have begun another call meanwhile, with an alarm of its own
+            self._watch(min(c.deadline for c in waiting), loop)
+
+    # Calls that have timed out.
+
+    def _may_hold(self, connection: Connection, call: Call, now: float) -> bool:
+        """Not where the caller's own budget has ended the call, which would be the end of the hold too."""
+        return (
+            now < self._hold_end(call)
+            and self.holding.held < self.holding.most
+            and connection.is_under_way
+            and not self._is_closed
+        )
+
+    def _hold_end(self, call: Call) -> float:
+        return min(call.deadline + self._settings.hold_after_timeout, call.budget_end)
+
+    def _hold(self, connection: Connection, call: Call) -> None:
+        """Its caller has its answer; connection and place are kept."""
+        del self._busy[connection]
+        self._held[connection] = call.hold = Hold()
+        self.holding.held += 1
+        connection.outlast(_too_late(), self._hold_end(call), Late(connection, self._over))
+
+    def _over(self, connection: Connection, is_answered: bool) -> None:
+        """A hold is: the target has answered, or has been given up."""
+        hold = self._held.pop(connection)
+        self.holding.held -= 1
+        self.holding.late += is_answered
+        self._put_back(connection, connection.loop)
+        hold.end()
+
+
+def _too_late() -> TimedOut:
+    return TimedOut("no whole reply within the timeout", handed_over=True)
 
 
 def _give_up(connecting: asyncio.Task[Connection]) -> None:

@@ -12,11 +12,10 @@ import asyncio
 import re
 import select
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 
-from eaimw.adapters.drive import Waiter
 from eaimw.errors import CallFailed, NoConnection, NoReply
 from eaimw.model import Answer
 from eaimw.wire import MAX_BYTES
@@ -26,7 +25,19 @@ MAX_HEAD = 65_536
 # All bytes of one reply, framing included: a chunked one may spend more on framing than it carries.
 MAX_RAW = 8 * MAX_BYTES
 
+# As the hub gives a target's word on; a date has 29.
+_is_retry_after = re.compile(rb"[ -~]{1,64}").fullmatch
 _has_control = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
+
+
+class Taker(Protocol):
+    """Whoever an exchange is for; a `Waiter`, as a rule. Gets one of the two, once."""
+
+    def settle(self, value: Answer) -> None:
+        """The reply."""
+
+    def fail(self, problem: CallFailed) -> None:
+        """There will be none."""
 
 
 class Connection(asyncio.Protocol):
@@ -40,7 +51,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: Any = None
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: Waiter[Answer] | None = None
+        self._waiter: Taker | None = None
         self._poll: Callable[[int], object] | None = None
         self._body: bytes | bytearray
         self.is_closed = False
@@ -49,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._gone: asyncio.Future[None] | None = None
         self._known = b""  # the head of the last reply, if it came whole, and what it said
         self._known_status = 0
+        self._known_retry_after: str | None = None
         self._known_size = 0  # with the body
         self._begin()
 
@@ -64,12 +76,24 @@ class Connection(asyncio.Protocol):
         """
         return self._poll is not None and bool(self._poll(0))
 
-    def exchange(self, request: bytes, deadline: float, waiter: Waiter[Answer]) -> None:
+    def exchange(self, request: bytes, deadline: float, waiter: Taker) -> None:
         """Write the request; `waiter` gets the Answer or a CallFailed, at the latest when the connection ends."""
         self._begin()
         self.deadline = deadline
         self._waiter = waiter
         self._transport.write(request)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Is a reply still due?"""
+        return self._waiter is not None
+
+    def outlast(self, problem: CallFailed, deadline: float, late: Taker) -> None:
+        """Fail the exchange for its waiter alone: `late` gets what still comes, until the later deadline."""
+        waiter, self._waiter = self._waiter, late
+        self.deadline = deadline
+        if waiter is not None:
+            waiter.fail(problem)
 
     def fail(self, problem: CallFailed) -> None:
         """End the exchange, and the connection with it."""
@@ -99,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._codings = 0
         self._has_length = False
+        self._retry_after: str | None = None  # empty: there is one, of no use
         self._ends_with_connection = False
         self._fault: str | None = None
         self._body = b""
@@ -123,7 +148,7 @@ class Connection(asyncio.Protocol):
             return
         if not self._has_begun:
             if len(data) == self._known_size and data.startswith(self._known) and self._has_written():
-                self._settle(Answer(self._known_status, data[len(self._known) :]))
+                self._settle(Answer(self._known_status, data[len(self._known) :], self._known_retry_after))
                 return
             self._first = data
         self._has_begun = True
@@ -204,6 +229,9 @@ class Connection(asyncio.Protocol):
             self._has_length = True
             if int(value) > MAX_BYTES:
                 self._refuse(f"the reply is longer than {MAX_BYTES:,} bytes: it announces {int(value):,}")
+        elif size == 11 and not self._has_head and self._retry_after is None and name.lower() == b"retry-after":
+            value = value.strip(b" \t")
+            self._retry_after = value.decode() if _is_retry_after(value) else ""
 
     def on_headers_complete(self) -> None:
         if self._is_whole:
@@ -237,6 +265,7 @@ class Connection(asyncio.Protocol):
         if self._status < 200:  # a 1xx is not yet the reply
             self._has_begun = self._has_head = self._has_length = False
             self._codings = 0
+            self._retry_after = None
             return
         self._is_whole = True
         # A reply that came before the whole request was written leaves the rest of it in the way of the next.
@@ -246,20 +275,21 @@ class Connection(asyncio.Protocol):
         return bool(self._transport.get_write_buffer_size() == 0)
 
     def _finish(self) -> None:
-        answer = Answer(self._status, bytes(self._body))
+        answer = Answer(self._status, bytes(self._body), self._retry_after or None)
         self._body = b""
         self._ends_with_connection = False
         if self._is_reusable:
-            self._learn(len(answer.body))
+            self._learn(answer)
         else:
             self.abort()
         self._settle(answer)
 
-    def _learn(self, size: int) -> None:
+    def _learn(self, answer: Answer) -> None:
         """Remember the head, if the reply came whole and its head and body are all that came."""
         end = self._first.find(b"\r\n\r\n") + 4
-        if self._raw == len(self._first) == end + size:
-            self._known, self._known_status, self._known_size = self._first[:end], self._status, self._raw
+        if self._raw == len(self._first) == end + len(answer.body):
+            self._known, self._known_size = self._first[:end], self._raw
+            self._known_status, self._known_retry_after = answer.status, answer.retry_after
         self._first = b""
 
     def _settle(self, answer: Answer) -> None:

@@ -28,9 +28,11 @@ MAX_KNOWN = 1_024
 
 _LINE_ENDS = b"\r\n"
 ALLOWED = {b"/tx": b"POST", b"/healthz": b"GET", b"/readyz": b"GET"}
-# These differ from request to request: a head with one of them will not come again.
-_OF_ONE_REQUEST = {b"idempotency-key", b"traceparent"}
-_PASSED_ON = {b"x-priority"} | _OF_ONE_REQUEST
+# These differ from request to request: a head with one of them will not come again. What is left of a budget often is
+# the same, and whoever passes on what is left of another's says until when as well.
+_OF_ONE_REQUEST = {b"idempotency-key", b"traceparent", b"x-deadline"}
+_OF_TIME = {b"x-timeout-ms", b"x-deadline"}
+_PASSED_ON = {b"x-priority"} | _OF_TIME | _OF_ONE_REQUEST
 
 
 class Refused(NamedTuple):
@@ -89,6 +91,11 @@ class Arrivals:
             if len(self._heads) >= KNOWN_HEADS:
                 self._heads.clear()
             self._heads[data[:end]] = head, len(request.body)
+
+
+def _both(before: bytes | None, value: bytes) -> bytes:
+    """Of a header that stands twice: two values are one list, as in RFC 9110, so that it can be seen."""
+    return value if before is None or before == value else b"%s, %s" % (before, value)
 
 
 class RequestReader:
@@ -185,6 +192,7 @@ class RequestReader:
         while self.requests:
             self.take()
         self._give_room_back()
+        self._body.clear()
         self._drop_kept()
 
     def _append(self, request: Request) -> None:
@@ -257,6 +265,8 @@ class RequestReader:
         elif name == b"expect":
             self._expects = value.strip().lower() == b"100-continue"
         elif name in _PASSED_ON:
+            if name in _OF_TIME:
+                value = _both(self._headers.get(name), value.strip(b" \t"))
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:

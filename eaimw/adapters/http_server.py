@@ -114,7 +114,10 @@ class HttpServer:
 
 
 class _Connection(asyncio.Protocol):
-    """One caller's connection."""
+    """One caller's connection, and for the hub its `Caller`.
+
+    has_gone: it has ended, so that no reply can reach it; a caller that merely sends no more still reads.
+    """
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
@@ -122,6 +125,7 @@ class _Connection(asyncio.Protocol):
         self._reader = RequestReader(server.arrivals)
         self._waiting = self._reader.requests
         self._request = NO_REQUEST  # the one whose call is under way
+        self.has_gone = False
         self._transport: Any = None
         self._is_busy = False  # a call is under way
         self._is_answering = False  # `_next` is at work
@@ -150,6 +154,7 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """End it at once."""
+        self.has_gone = True
         self._hear_no_more()
         self._transport.abort()
 
@@ -182,6 +187,7 @@ class _Connection(asyncio.Protocol):
             self._write(self._server.hub.refusal(codes.SHED, message), NO_REQUEST)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.has_gone = True
         self._server.connections.pop(self, None)
         self._hear_no_more()
 
@@ -281,10 +287,10 @@ class _Connection(asyncio.Protocol):
         try:
             tx = read_transaction(request.body)
             if request.head.headers:
-                tx = with_headers(tx, request.head.headers)
+                tx = with_headers(tx, request.head.headers, hub.clock.time)
         except Malformed as problem:
             return hub.refuse_malformed(problem)
-        return hub.begin(tx)
+        return hub.begin(tx, caller=self)
 
     def _called(self, reply: Reply | None, problem: BaseException | None) -> None:
         """The call that was under way is over."""

@@ -146,8 +146,7 @@ class LineRelay:
             if target is None or not self._backpressure:
                 lane = _Lane(lambda: math.inf)
             else:
-                bulkhead = target.bulkhead
-                lane = _Lane(lambda: bulkhead.limit)
+                lane = _Lane(lambda: target.room)
             self._lanes[name] = lane
         return lane
 
@@ -168,7 +167,7 @@ class LineRelay:
     async def _work(self, lane: _Lane) -> None:
         """Send the lane's lines, one after another, until none is parked."""
         try:
-            while lane.parked:
+            while lane.parked and (lane.under_way <= lane.limit() or self._is_stopping):
                 if not self._writer.has_room:
                     await self._writer.room()
                     continue  # another may have taken the last one meanwhile
@@ -178,6 +177,8 @@ class LineRelay:
                 if self._owed:
                     self._settle()
                 reply = await self._hub.handle(tx)
+                if lane.parked and lane.under_way < lane.limit() < math.inf:
+                    self._start(lane)  # the target has more room than it had
                 self._reply(write_reply(reply))
                 if not reply.attempts:
                     # A refusal takes no time: ten thousand parked ones in a row would hold up every other target.

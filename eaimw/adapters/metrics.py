@@ -54,16 +54,22 @@ class HubCollector(Collector):
         yield _counter("attempts", "Calls of a target that were tried, by why.", targets, "kind", _attempts)
         yield _gauge("inflight", "Calls in flight.", targets, lambda target: target.bulkhead.inflight)
         yield _gauge("max_inflight", "Calls that may be in flight.", targets, lambda target: target.bulkhead.limit)
+        words = "Places of calls that have timed out, kept while the target may still be at work on them."
+        yield _gauge("held", words, targets, lambda target: target.held)
+        words = "Answers that came after the call's timeout, while its place was held."
+        yield _counted("late_answers", words, targets, lambda target: target.late)
         words = "State of a target's circuit: 0 closed, 1 half-open, 2 open."
         yield _gauge("breaker_state", words, circuits, lambda circuit: STATES[circuit.standing.state])
         yield _transitions(circuits)
-        yield _would_refuse(circuits)
+        words = "Calls that went through because the circuit's mode is shadow; else they had been refused with E904."
+        yield _counted("breaker_would_refuse", words, circuits, lambda circuit: circuit.would_refuse)
         words = "Attempts beyond the first that a target's budget allows at this moment."
         yield _gauge("retry_budget_tokens", words, targets, lambda target: target.budget.tokens)
         yield _call_seconds(targets)
         words = "Connections to a target: opened, reused for one more call, lost while idle."
         yield _counter("connections", words, targets, "event", _connections)
-        yield _unknown_codes(targets)
+        words = "Answers with a code that is none of ours, passed on as they were."
+        yield _counted("unknown_codes", words, targets, lambda target: target.unknown_codes)
         words = "Lines of the breaker log that could not be written."
         yield CounterMetricFamily("eaimw_breaker_log_errors", words, value=self._log_errors())
         words = "Lines of the access log that could not be written; 0 without one."
@@ -101,28 +107,12 @@ def _transitions(circuits: list[Circuit]) -> Metric:
     return family
 
 
-def _would_refuse(circuits: list[Circuit]) -> Metric:
-    words = "Calls that went through because the circuit's mode is shadow; else they had been refused with E904."
-    family = CounterMetricFamily("eaimw_breaker_would_refuse", words, labels=("target",))
-    for circuit in circuits:
-        family.add_metric((circuit.name,), circuit.would_refuse)
-    return family
-
-
 def _call_seconds(targets: list[Target]) -> Metric:
     words = "How long each call of a target took, connecting included, however it ended."
     family = HistogramMetricFamily("eaimw_call_seconds", words, labels=("target",))
     for target in targets:
         buckets = list(zip(_LIMITS, accumulate(list(target.figures.counts)), strict=True))
         family.add_metric((target.name,), buckets, target.figures.seconds)
-    return family
-
-
-def _unknown_codes(targets: list[Target]) -> Metric:
-    words = "Answers with a code that is none of ours, passed on as they were."
-    family = CounterMetricFamily("eaimw_unknown_codes", words, labels=("target",))
-    for target in targets:
-        family.add_metric((target.name,), target.unknown_codes)
     return family
 
 
@@ -146,6 +136,13 @@ def _counter(
 
 def _gauge(name: str, words: str, named: Sequence[Named], of: Callable[[Named], float]) -> Metric:
     family = GaugeMetricFamily(f"eaimw_{name}", words, labels=("target",))
+    for each in named:
+        family.add_metric((each.name,), of(each))
+    return family
+
+
+def _counted(name: str, words: str, named: Sequence[Named], of: Callable[[Named], float]) -> Metric:
+    family = CounterMetricFamily(f"eaimw_{name}", words, labels=("target",))
     for each in named:
         family.add_metric((each.name,), of(each))
     return family

@@ -11,6 +11,7 @@ import click
 
 from eaimw.app import say
 from eaimw.cli.logs import Logs
+from eaimw.cli.reload import Reload
 from eaimw.config import AdminSettings, parse_address
 from eaimw.errors import SettingsError
 from eaimw.hub import Hub
@@ -39,7 +40,9 @@ def admin_settings(ctx: click.Context, option: str | None, file: HubFile | None)
 
 
 @contextlib.asynccontextmanager
-async def admin_plane(hub: Hub, logs: Logs, settings: AdminSettings | None) -> AsyncIterator[None]:
+async def admin_plane(
+    hub: Hub, logs: Logs, settings: AdminSettings | None, reload: Reload | None = None
+) -> AsyncIterator[None]:
     """The plane for the time of the block, if one is wanted; says where it is. Raises Unusable if it cannot be."""
     if settings is None:
         yield
@@ -52,6 +55,7 @@ async def admin_plane(hub: Hub, logs: Logs, settings: AdminSettings | None) -> A
         say=say,
         log_errors=lambda: logs.breaker.lost,
         access_log_errors=logs.access_lost,
+        reload=reload,
     )
     say(f"admin on http://{plane.start(*settings.address, settings.token)}")
     try:

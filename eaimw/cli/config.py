@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 
 import click
 
-from eaimw.cli.files import read
+from eaimw.cli.files import read, toml
 from eaimw.hub_file import KEYS, OP_KEYS, value_of
 
 
@@ -23,14 +22,14 @@ def config(file: Path) -> None:
     for key in ("listen", "breaker_log", "access_log"):
         value = getattr(found, key)
         if value is not None:
-            click.echo(f"hub.{key} = {_toml(str(value))}")
+            click.echo(f"hub.{key} = {toml(str(value))}")
     if found.tls is not None:
         for each in fields(found.tls):
             path = getattr(found.tls, each.name)
             if path is not None:
-                click.echo(f"hub.tls_{each.name} = {_toml(str(path))}")
+                click.echo(f"hub.tls_{each.name} = {toml(str(path))}")
     if found.admin_listen is not None:
-        click.echo(f"admin.listen = {_toml(found.admin_listen)}")
+        click.echo(f"admin.listen = {toml(found.admin_listen)}")
     if found.admin_token is not None:
         click.echo("# admin.token: there is one; it is not shown")
     click.echo()
@@ -39,25 +38,20 @@ def config(file: Path) -> None:
         for key in KEYS:
             value = value_of(target, key)
             if value is not None:
-                click.echo(f"{key} = {_toml(value)}  # {found.origins[name][key]}")
+                click.echo(f"{key} = {toml(value)}  # {found.origins[name][key]}")
         click.echo()
     if found.settings.routes:
         click.echo("[routes]")
         for op, name in found.settings.routes.items():
-            click.echo(f"{_key(op)} = {_toml(name)}")
+            click.echo(f"{_key(op)} = {toml(name)}")
         click.echo()
     for op, settings in found.settings.ops.items():
         click.echo(f"[ops.{_key(op)}]")
         for key in OP_KEYS:
-            click.echo(f"{key} = {_toml(getattr(settings, key))}  # {found.op_origins[op][key]}")
+            click.echo(f"{key} = {toml(getattr(settings, key))}  # {found.op_origins[op][key]}")
         click.echo()
 
 
 def _key(name: str) -> str:
     """A name as TOML spells it where it is a key."""
-    return _toml(name) if "." in name else name
-
-
-def _toml(value: object) -> str:
-    """A value as TOML spells it; for numbers, truth and the strings that a hub.toml has that is as JSON does."""
-    return json.dumps(value, ensure_ascii=False)
+    return toml(name) if "." in name else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -41,3 +42,8 @@ def faults_of_pem_files(file: HubFile) -> list[str]:
         except SettingsError as problem:
             faults.append(f"targets.{name}.ca_file: it is {shown(target.ca_file)}; it must be {problem.allowed}")
     return faults
+
+
+def toml(value: object) -> str:
+    """A value as TOML spells it; for numbers, truth, strings and lists that a hub.toml has that is as JSON does."""
+    return json.dumps(value, ensure_ascii=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -19,6 +20,7 @@ from eaimw.cli.files import read
 from eaimw.cli.lazy import HELP_NAMES
 from eaimw.cli.logs import BREAKER_LOG, Logs, log_paths, opened_logs
 from eaimw.cli.progress import progress
+from eaimw.cli.reload import Source, reload_of
 from eaimw.cli.running import heed_signals, raise_limit, signals, summary
 from eaimw.cli.streams import input_fd, output_fd
 from eaimw.config import (
@@ -27,16 +29,15 @@ from eaimw.config import (
     INFLIGHT,
     TIMEOUT,
     AdminSettings,
-    HubSettings,
     parse_address,
 )
 from eaimw.errors import SettingsError, Unusable
-from eaimw.hub_file import HubFile, with_options
+from eaimw.hub_file import read_hub_file, with_options
 from eaimw.policy import FAIL_THRESHOLD, RESET_TIMEOUT
 
 
 @click.command(context_settings=HELP_NAMES)  # it is a program by itself too
-@click.argument("source", metavar="[INPUT]", default="-")
+@click.argument("input_name", metavar="[INPUT]", default="-")
 @click.option(
     "--fail-threshold",
     type=int,
@@ -116,7 +117,7 @@ from eaimw.policy import FAIL_THRESHOLD, RESET_TIMEOUT
 def relay(
     ctx: click.Context,
     /,
-    source: str,
+    input_name: str,
     breaker_log: Path | None,
     record: Path | None,
     config: Path | None,
@@ -137,27 +138,29 @@ def relay(
     try:
         address = None if listen is None else parse_address(listen, "listen")
         if config is None:
-            settings = two_targets(**options)
+            source = Source(two_targets(**options))
         else:
-            file = _with_given_options(ctx, read(config), options)
-            settings, breaker_log = file.settings, breaker_log or file.breaker_log
+            given, path = _given(ctx, options), config
+            file = with_options(read(path), given)
+            source = Source(file.settings, file, lambda: with_options(read_hub_file(path), given))
+            breaker_log = breaker_log or file.breaker_log
     except SettingsError as fault:
         option = fault.setting.replace("_", "-")
         raise click.UsageError(f"--{option}{str(fault).removeprefix(fault.setting)}", ctx) from None
     plane = admin_settings(ctx, admin, file)
     paths = log_paths(ctx, breaker_log or Path(ctx.obj or BREAKER_LOG), file, record)
     if address is not None:
-        if ctx.get_parameter_source("source") == ParameterSource.COMMANDLINE:
+        if ctx.get_parameter_source("input_name") == ParameterSource.COMMANDLINE:
             raise click.UsageError("INPUT does not go with --listen: transactions come over HTTP then", ctx)
         from eaimw.cli.serving import serve  # the server is loaded only where it is used
 
-        ctx.exit(serve(settings, paths, address, plane, file.tls if file is not None else None))
+        ctx.exit(serve(source, paths, address, plane, file.tls if file is not None else None))
     with signals():
         try:
-            raise_limit(settings)
+            raise_limit(source.settings)
             output = output_fd()
-            with input_fd(source, "relay") as fd, opened_logs(paths) as logs:
-                problem = uvloop.run(_run(settings, logs, plane, fd, output, backpressure))
+            with input_fd(input_name, "relay") as fd, opened_logs(paths) as logs:
+                problem = uvloop.run(_run(source, logs, plane, fd, output, backpressure))
         except (Unusable, SettingsError) as fault:  # a setting that shows only in use, as a CA file
             problem = str(fault)
     if problem is not None:
@@ -165,8 +168,8 @@ def relay(
         ctx.exit(1)
 
 
-def _with_given_options(ctx: click.Context, file: HubFile, options: dict[str, Any]) -> HubFile:
-    """The file, under what was really given on the command line. Raises SettingsError and UsageError."""
+def _given(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """What was really given on the command line, by its key in a hub.toml. Raises UsageError."""
     given = {
         name: value for name, value in options.items() if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
     }
@@ -176,11 +179,11 @@ def _with_given_options(ctx: click.Context, file: HubFile, options: dict[str, An
                 f"--{option.replace('_', '-')} does not go with --config: its targets have urls", ctx
             )
     keys = {"fail_threshold": "breaker.fail_threshold", "reset_timeout": "breaker.reset_timeout"}
-    return with_options(file, {keys.get(name, name): value for name, value in given.items()})
+    return {keys.get(name, name): value for name, value in given.items()}
 
 
 async def _run(
-    settings: HubSettings,
+    source: Source,
     logs: Logs,
     plane: AdminSettings | None,
     fd: int,
@@ -189,12 +192,14 @@ async def _run(
 ) -> str | None:
     is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     started = time.monotonic()
-    async with (
-        open_hub(settings, breaker_log=logs.breaker, access_log=logs.of_transactions) as hub,
-        admin_plane(hub, logs, plane),
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(
+            open_hub(source.settings, breaker_log=logs.breaker, access_log=logs.of_transactions)
+        )
+        reload = reload_of(hub, source, raise_limit)
+        await stack.enter_async_context(admin_plane(hub, logs, plane, reload))
         run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)
-        heed_signals(run.stop, logs)
+        heed_signals(run.stop, logs, reload)
         with progress(run, os.fstat(fd).st_size if is_file else None):
             await run.run()
         summary(hub, run.read, run.replied, time.monotonic() - started)

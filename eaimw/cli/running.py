@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from eaimw.app import say
 from eaimw.cli.logs import Logs
+from eaimw.cli.reload import Reload
 from eaimw.codes import most_first
 from eaimw.config import NO_TARGET, HubSettings
 from eaimw.errors import Unusable
@@ -61,11 +62,22 @@ def signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def heed_signals(stop: Callable[[], object], logs: Logs) -> None:
-    """As `heed_ending`, and SIGHUP makes the logs anew."""
+def heed_signals(stop: Callable[[], object], logs: Logs, reload: Reload | None = None) -> None:
+    """As `heed_ending`, and SIGHUP makes the logs anew and reads the hub.toml again, if there is one."""
     heed_ending(stop, "relay")
-    if _is_main_thread():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logs.reopen)
+    if not _is_main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[object]] = set()
+
+    def hang_up() -> None:
+        logs.reopen()
+        if reload is not None:
+            task = loop.create_task(reload())
+            tasks.add(task)  # the loop itself keeps no task alive
+            task.add_done_callback(tasks.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
 
 
 def heed_ending(stop: Callable[[], object], program: str) -> None:
@@ -108,4 +120,5 @@ def say_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
 
 def counts_of(hub: Hub) -> dict[str, CodeCounts]:
     """Replies by target and code; what had no known target under `-`."""
-    return {name: target.codes for name, target in hub.targets.items()} | {NO_TARGET: hub.untargeted}
+    targets = hub.removed | hub.targets
+    return {name: target.codes for name, target in targets.items()} | {NO_TARGET: hub.untargeted}

@@ -19,7 +19,8 @@ _UNITS = ((1.0, 0.001, "ms"), (120.0, 1.0, "s"), (7_200.0, 60.0, "m"), (172_800.
 
 
 def table(targets: Mapping[str, Mapping[str, Any]], now: datetime, width: int | None = None) -> list[str]:
-    """Its lines: for each target one of figures, one of why it is so and since when, one of its replies by code.
+    """Its lines: for each target one of figures, one of why it is so and since when, one of its replies by code, and
+    one for each operation whose own circuit is not closed.
 
     now: to say how long ago a state began. width: columns that a line may have; None: as many as it needs. States are
     in colour, which click.echo leaves out where no terminal shows it. Raises KeyError, TypeError, ValueError and
@@ -39,6 +40,7 @@ def table(targets: Mapping[str, Mapping[str, Any]], now: datetime, width: int | 
             figures[:begin] + state + figures[end:],
             _cut(f"{GAP}{_since(target['since'], now)}: {target['why']}", width),
             GAP + _codes(target["codes"], None if width is None else width - len(GAP)),
+            *_of_ops(target.get("ops", {}), now, width),
         ]
     return lines
 
@@ -60,6 +62,15 @@ def _row(target: Mapping[str, Any]) -> tuple[str, ...]:
         *("-" if latency[share] is None else span(latency[share]) for share in ("p50", "p95", "p99")),
         *("-" if target[last] is None else f"{span(target[last])} ago" for last in ("since_success", "since_failure")),
     )
+
+
+def _of_ops(circuits: Mapping[str, Mapping[str, Any]], now: datetime, width: int | None) -> list[str]:
+    """Where each operation has its own circuit, those that are not closed."""
+    return [
+        _cut(f"{GAP}{op} {circuit['state']} {_since(circuit['since'], now)}: {circuit['why']}", width)
+        for op, circuit in circuits.items()
+        if circuit["state"] != "CLOSED"
+    ]
 
 
 def _joined(row: tuple[str, ...], widths: list[int]) -> str:

@@ -40,9 +40,9 @@ class RatioRule:
         if total < self._min_calls:
             return False
         if _reaches(window.failed, total, self._failures):
-            self.why = f"{window.failed:,} of {total:,} calls failed within {window}"
+            self.why = f"{window.failed:,} of {total:,} calls failed in the last {window}"
         elif self._slow_call is not None and _reaches(window.slow, total, self._slow):
-            self.why = f"{window.slow:,} of {total:,} calls took longer than {self._slow_call:g} s within {window}"
+            self.why = f"{window.slow:,} of {total:,} calls took longer than {self._slow_call:g} s in the last {window}"
         else:
             return False
         return True

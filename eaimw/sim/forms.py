@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 from eaimw.sim.target import NO_CODE, Plan
 
-__all__ = ["FORMS", "PLAIN", "Form", "hub_must_say"]
+__all__ = ["FORMS", "PLAIN", "WISHES", "Form", "hub_must_say"]
 
 MOST_BODY = 1_048_576  # bytes of a reply; one more is no reply
 MOST_HEAD = 65_536
@@ -100,6 +100,12 @@ def _without_code(plan: Plan, status: int) -> bytes:
     return _plain(replace(plan, status=status, body=b"try again later\n", content_type="text/plain"))
 
 
+def _wishes(plan: Plan, status: int, value: bytes) -> bytes:
+    """Without a code, and not to be asked again before this."""
+    head, body = _without_code(plan, status).split(b"\r\n\r\n", 1)
+    return head + b"\r\nRetry-After: " + value + b"\r\n\r\n" + body
+
+
 def _chunks(body: bytes) -> bytes:
     """Two of them, and not yet the last."""
     half = len(body) // 2
@@ -179,4 +185,13 @@ _LIES = (
     Form("length_too_long", "no whole reply within the timeout", lambda plan: _http(plan, _length(plan, 1)), "E901"),
 )  # fmt: skip
 
-FORMS: dict[str, Form] = {form.name: form for form in (*_WHOLE, *_LIES)}
+# Those with a Retry-After; the hub's clock begins with 2026 in a simulation.
+_WISHES = (
+    Form("wait_a_second", "503 without a code", lambda plan: _wishes(plan, 503, b"1"), "E500"),
+    Form("wait_long", "503 without a code", lambda plan: _wishes(plan, 503, b"90000"), "E500"),
+    Form("wait_until", "503 without a code", lambda p: _wishes(p, 503, b"Thu, 01 Jan 2026 00:00:05 GMT"), "E500"),
+    Form("wait_senselessly", "429 without a code", lambda plan: _wishes(plan, 429, b"a while"), "E500"),
+)
+WISHES = [form.name for form in _WISHES]
+
+FORMS: dict[str, Form] = {form.name: form for form in (*_WHOLE, *_LIES, *_WISHES)}

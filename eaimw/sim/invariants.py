@@ -10,34 +10,28 @@ nobody received it; and what follows a whole reply may spoil the next one on the
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from eaimw.adapters.metrics import HubCollector
-from eaimw.hub import Hub
-from eaimw.model import Call
-from eaimw.sim.callers import Sent
-from eaimw.sim.circuit import CHANGES, Circuit
+from eaimw.errors import CallFailed
+from eaimw.kernel.breaker import State
+from eaimw.model import Answer, Call
+from eaimw.sim.aftermath import OURS, Aftermath, Seen, is_sound
+from eaimw.sim.attempts import Attempts, Tried
+from eaimw.sim.bounds import Bounds
+from eaimw.sim.circuit import Circuit
 from eaimw.sim.forms import FORMS, hub_must_say
-from eaimw.sim.link import Conditions
 from eaimw.sim.record import Heard, Record
 from eaimw.sim.stage import Stage
-from eaimw.sim.target import ANSWER, CLOSE, Known
+from eaimw.sim.target import ANSWER, CLOSE
 from eaimw.sim.target_protocol import Exchange
 
 __all__ = ["Broken", "Checker"]
 
-# What the hub says by itself: the outcome, and the HTTP status. Of all else the target has had the word: done, 200.
-OURS = {
-    "E400": ("not_sent", 400), "E500": ("unknown", 502), "E901": (None, 504), "E902": (None, 502),
-    "E903": ("not_sent", 404), "E904": ("not_sent", 503), "E905": ("not_sent", 503), "E911": ("not_sent", 503),
-}  # fmt: skip
 SAYS_WHEN = ("E904", "E905", "E911")
-NEVER_AGAIN = ("E400", "E903")
-FAILURES = ("E500", "E901", "E902")
+NEVER_AGAIN = ("E400", "E903", "E906")
 MOMENT = 1e-6  # seconds that rounding may make of the same time
 STORY = 40  # things that are told before what was broken
 
@@ -62,27 +56,23 @@ class Checker:
         self._broken: str | None = None
         self._story: deque[tuple[float, Any]] = deque(maxlen=STORY)
         settings = stage.settings.targets
-        self._circuits = {
-            name: Circuit(target.breaker.fail_threshold, target.breaker.reset_timeout)
-            for name, target in settings.items()
-        }
+        self._targets = settings
+        self._circuits: dict[str, Circuit] = {}  # by name, as the log has it
+        self._touched: dict[str, str] = {}  # circuits that something has happened to in this step, with their targets
         hub = stage.world.hub
         self._watched = [
             (name, hub.targets[name].bulkhead, stage.services[name].target, settings[name].max_inflight)
             for name in settings
         ]
-        self._pools: list[tuple[str, Any, int]] = [
-            (name, hub.targets[name].transport, settings[name].max_inflight) for name in settings
-        ]
+        self._bounds = Bounds(stage, self._complain)
         self._is_sound = {
-            name: not backend.down and all(_is_sound(conditions) for _, conditions in backend.conditions)
+            name: not backend.down and all(is_sound(conditions) for _, conditions in backend.conditions)
             for name, backend in stage.backends.items()
         }
-        self._epochs: dict[Call, int] = {}  # of the calls under way
-        self._calls: Counter[str] = Counter()  # by target
-        self._by_tx_id: Counter[str] = Counter()  # calls
+        self._tried: dict[Call, Tried] = {}  # calls that have had no reply yet
+        self._attempts = Attempts(stage.settings, slack, stage.world.clock.time)
+        self._seen = Seen(extras=self._attempts.extras)
         self._ended: set[Call] = set()
-        self._cancelled: Counter[tuple[str, str]] = Counter()
         self._exchanges: dict[str, list[Exchange]] = {}  # at all targets, by tx_id
         for service in stage.services.values():
             service.received = self._noting(service.received)  # type: ignore[method-assign]
@@ -95,6 +85,9 @@ class Checker:
                 self._complain(f"{name}: {bulkhead.inflight} places are taken at the hub, and there are {limit}")
             if target.inflight > limit:
                 self._look_at_target(name, limit)
+        if self._touched:
+            self._compare_circuits()
+        self._bounds.step()
         if self._broken is not None:
             raise Broken(self._broken, self.story)
 
@@ -120,34 +113,63 @@ class Checker:
         if held > limit:
             self._complain(f"{name}: {held} calls are in flight at the target, and the hub may have {limit}")
 
+    def _compare_circuits(self) -> None:
+        """What happened to a circuit has brought it to the state to which it must."""
+        for name, of_target in self._touched.items():
+            target, circuit = self._stage.world.hub.targets[of_target], self._circuits[name]
+            theirs = target.circuit_of(name[len(of_target) + 1 :] or None)
+            state = theirs.breaker.state if self._targets[of_target].breaker.mode != "open" else theirs.standing.state
+            if str(state) != circuit.state:
+                self._complain(f"{name}: its circuit is {state}; it must be {circuit.state}")
+        self._touched.clear()
+
+    def _circuit(self, target: str, call: Call) -> Circuit:
+        """The circuit of a call, which something happens to."""
+        settings = self._targets[target]
+        is_own = settings.breaker.per == "op" and call.tx.op is not None
+        name = f"{target}/{call.tx.op}" if is_own else target
+        self._touched[name] = target
+        if name not in self._circuits:
+            self._circuits[name] = Circuit(settings.breaker, settings.max_inflight)
+        return self._circuits[name]
+
     # Told in the midst of things, by the stage.
 
     def called(self, target: str, call: Call) -> None:
         """See `Tap`."""
         now = self._stage.loop.time()
         self._story.append((now, ("called", target, call.tx.tx_id)))
-        why = self._circuits[target].call(now)
-        if why is not None:
-            self._complain(f"{target}: {why} ({call.tx.tx_id})")
-        self._calls[target] += 1
-        self._by_tx_id[call.tx.tx_id] += 1
-        self._epochs[call] = self._circuits[target].epoch
+        circuit = self._circuit(target, call)
+        tried = self._tried.setdefault(call, Tried(target, circuit))
+        for why in (circuit.call(call, now, str(call.state)), *self._attempts.begin(tried, call, now)):
+            if why is not None:
+                self._complain(f"{target}: {why} ({call.tx.tx_id})")
+        self._seen.calls[target] += 1
+        self._seen.by_tx_id[call.tx.tx_id] += 1
+
+    def ended(self, target: str, call: Call, what: Answer | CallFailed) -> None:
+        """See `Tap`."""
+        now, tried = self._stage.loop.time(), self._tried[call]
+        for why in self._attempts.end(tried, call, what, now):
+            self._complain(f"{call.tx.tx_id} for {target}: {why}")
+        attempt = tried.attempts[-1]
+        self._seen.received[target, call.tx.tx_id] += attempt.outcome != "not_sent"
+        self._circuit(target, call).end(call, attempt.sample, now, now - attempt.began, attempt.wish)
 
     def heard(self, heard: Heard) -> None:
         """See `Tap`."""
         self._story.append((heard.at, heard))
         for why in self._faults_of(heard):
             self._complain(f"{heard.reply.tx_id} for {heard.reply.target}: {why}")
-        for name, transport, limit in self._pools:
-            size = len(transport._idle) + len(transport._busy) + len(transport._connecting)
-            if size > limit:
-                self._complain(f"{name}: the hub has {size} connections, and may have {limit}")
+        self._bounds.look()
 
     def cancelled(self, target: str, call: Call) -> None:
         """See `Tap`."""
         self._story.append((self._stage.loop.time(), ("cancelled", target, call.tx.tx_id)))
-        self._circuits[target].end(self._epochs.pop(call), "none", self._stage.loop.time())
-        self._cancelled[target, call.tx.tx_id] += 1
+        self._circuit(target, call).end(call, "none", self._stage.loop.time())
+        del self._tried[call]
+        self._seen.received[target, call.tx.tx_id] += 1
+        self._seen.cancelled[target, call.tx.tx_id] += 1
 
     def _noting(self, received: Any) -> Any:
         def note(exchange: Exchange, body: bytes) -> None:
@@ -179,7 +201,7 @@ class Checker:
         if call in self._ended:
             yield "a second reply to the same call"
         self._ended.add(call)
-        if call in self._epochs:
+        if call in self._tried:
             yield from self._faults_of_call(heard, call)
         else:
             yield from self._faults_of_refusal(heard, call)
@@ -198,47 +220,48 @@ class Checker:
                 yield "E903, and there is such a target"
         elif target is None:
             yield f"{reply.code} without a call, and there is no such target"
-        elif reply.code == "E905":
-            if target.bulkhead.inflight < self._stage.settings.targets[target.name].max_inflight:
-                yield f"E905 with {target.bulkhead.inflight} places taken"
-        elif reply.code == "E904":
-            wait = self._circuits[target.name].wait(heard.at)
-            if wait <= 0:
-                yield f"E904, and its circuit is {self._circuits[target.name].state} and lets a call through"
-            least = 1000 if math.isinf(wait) else 1000 * wait
-            if not least - self._slack <= (reply.retry_after_ms or 0) <= 1.5 * least + 1 + self._slack:
-                yield f"retry_after_ms is {reply.retry_after_ms}; the wait is {least:g} ms"
+        elif reply.code == "E906":
+            if not self._attempts.is_too_late(target.name, call, call.started):
+                yield f"E906 with {call.tx.timeout_ms} ms left"
+        elif self._attempts.is_too_late(target.name, call, call.started):
+            yield f"{reply.code} with {call.tx.timeout_ms} ms left; it must be E906"
+        elif reply.code in ("E904", "E905"):
+            circuit = self._circuit(target.name, call)
+            circuit.ask(heard.at)
+            if reply.code == "E905":
+                why = circuit.had_no_place(heard.at, target.bulkhead.inflight)
+            else:
+                why = circuit.refused(heard.at) or self._fault_of_wait(reply.retry_after_ms, *circuit.wait(heard.at))
+            if why is not None:
+                yield why
         else:
             yield f"{reply.code} without a call"
 
+    def _fault_of_wait(self, told: int | None, *waits: float) -> str | None:
+        """waits: seconds, from and to. No slack: the hub has asked its breaker in this very step."""
+        rounding = 1000 * MOMENT
+        least, most = (1000 if math.isinf(wait) else 1000 * wait for wait in waits)
+        if least - rounding <= (told or 0) <= 1.5 * most + 1 + rounding:
+            return None
+        return f"retry_after_ms is {told}; the wait is {least:g} to {most:g} ms"
+
     def _faults_of_call(self, heard: Heard, call: Call) -> Iterator[str]:
-        reply, name = heard.reply, str(heard.reply.target)
-        if reply.attempts != 1:
-            yield f"it says attempts: {reply.attempts}"
-        settings = self._stage.settings.targets[name]
-        budget = settings.timeout
-        is_impatient = call.tx.timeout_ms is not None and call.tx.timeout_ms < budget * 1000
-        if is_impatient:
-            budget = (call.tx.timeout_ms or 0) / 1000
-        took = heard.at - call.started
-        if took > budget + self._slack:
-            yield f"it took {took:.6f} s, and its budget is {budget:g} s"
-        if reply.code == "E901" and took < budget - self._slack:
-            yield f"E901 after {took:.6f} s, and its budget is {budget:g} s"
-        sample = "failure" if reply.code in FAILURES else "success"
-        if reply.code == "E901" and is_impatient:
-            sample = "none"
-        circuit, breaker = self._circuits[name], self._stage.world.hub.targets[name].breaker
-        circuit.end(self._epochs.pop(call), sample, heard.at)
-        if str(breaker.state) != circuit.state:
-            yield f"after {reply.code} its circuit is {breaker.state}; it must be {circuit.state}"
-        yield from self._faults_of_word(heard, name)
+        reply, tried = heard.reply, self._tried.pop(call)
+        if reply.attempts != len(tried.attempts):
+            yield f"it says attempts: {reply.attempts}, of {len(tried.attempts)}"
+        yield from self._attempts.replied(tried, call, reply.code, reply.outcome, heard.at)
+        # One more attempt may have asked in vain, of which nothing is told but what its asking has brought to light.
+        target, settings = self._stage.world.hub.targets[tried.target], self._targets[tried.target]
+        theirs = target.circuit_of(call.tx.op if settings.breaker.per == "op" else None)
+        if settings.retry.attempts > 1 and theirs.breaker.state is State.OPEN:
+            self._circuit(tried.target, call).ask(heard.at)
+        yield from self._faults_of_word(heard, target.name)
 
     def _faults_of_word(self, heard: Heard, name: str) -> Iterator[str]:
         """What the target has said, in the form in which it went out, against what the hub has made of it."""
         reply = heard.reply
         exchanges = self._exchanges.get(str(reply.tx_id), [])
-        if not exchanges or self._by_tx_id[str(reply.tx_id)] > 1:  # whose word it was is not known then
+        if not exchanges or self._seen.by_tx_id[str(reply.tx_id)] > 1:  # whose word it was is not known then
             return
         if reply.outcome == "not_sent":
             yield f"{reply.code}, not_sent, and the target has received it"
@@ -258,131 +281,16 @@ class Checker:
 
     def finish(self, record: Record) -> None:
         """Whether the record of the whole run holds together. Raises Broken."""
-        for why in self._faults_of_record(record):
+        for call, tried in self._tried.items():
+            # A caller whose task was cancelled between two attempts is told of by nobody.
+            load = call.tx.tx_id.rpartition("-")[0]
+            if tried.attempts[-1].ended is None or not self._stage.manners[load].hangs_up or self._stage.server:
+                self._complain(f"{call.tx.tx_id} for {tried.target}: the call has had no reply")
+            self._seen.cancelled[tried.target, call.tx.tx_id] += 1
+        self._seen.would_refuse.update({name: circuit.would_refuse for name, circuit in self._circuits.items()})
+        for why in Aftermath(self._stage, self._seen).faults(record):
             self._complain(why)
         self.step()
-
-    def _faults_of_record(self, record: Record) -> Iterator[str]:
-        yield from (f"at rest, {what}" for what in record.left_over)
-        if self._epochs:
-            yield f"{len(self._epochs)} calls have had no reply"
-        yield from self._faults_of_books(record)
-        yield from self._faults_of_callers(record)
-        yield from self._faults_of_figures(record)
-
-    def _faults_of_books(self, record: Record) -> Iterator[str]:
-        """No reply may be contradicted by what the targets know."""
-        outcomes = {key: Counter(cancelled=count) for key, count in self._cancelled.items()}
-        codes: dict[tuple[str, str], str] = {}
-        for _, reply, call in record.heard:
-            if call is not None:
-                key = (str(reply.target), str(reply.tx_id))
-                outcomes.setdefault(key, Counter())[reply.outcome] += 1
-                codes[key] = reply.code
-        for key, told in outcomes.items():
-            known = record.books.get(key[0], {}).get(key[1], Known(0, 0, 0, 0, None))
-            where = f"{key[1]} for {key[0]}: "
-            if known.received > told.total() - told["not_sent"]:
-                yield where + f"the target has received it {known.received} times; the replies are {dict(told)}"
-            if told["done"] > known.answered:
-                yield where + f"{told['done']} replies say done; the target has answered {known.answered} times"
-            if told.total() == 1 and told["done"] and codes[key] != known.code:
-                yield where + f"the reply is {codes[key]}; the target has said {known.code}"
-            if known.executed > 1:
-                yield where + f"the target has executed it {known.executed} times"
-        for name, books in record.books.items():
-            for tx_id in books.keys() - {tx_id for target, tx_id in outcomes if target == name}:
-                yield f"{tx_id} for {name}: the target has received it, and the hub has answered nobody"
-
-    def _faults_of_callers(self, record: Record) -> Iterator[str]:
-        """Each transaction one reply: that which the hub made."""
-        made = Counter((reply.tx_id, reply.code, reply.outcome, reply.elapsed_ms) for _, reply, _ in record.heard)
-        for sent in record.sent:
-            if sent.extra:
-                yield f"{sent.tx_id}: its caller has had {1 + sent.extra} answers"
-            if sent.reply is None:
-                if not self._may_be_lost(sent, record):
-                    yield f"{sent.tx_id}: its caller has had no reply: {sent.lost}"
-                continue
-            yield from self._faults_of_answer(sent, made)
-        if len(record.heard) > len(record.sent):
-            yield f"the hub has made {len(record.heard)} replies to {len(record.sent)} transactions"
-
-    def _may_be_lost(self, sent: Sent, record: Record) -> bool:
-        """Has its caller, or the way to the hub, or the hub's end a part in it?"""
-        manners, name = self._stage.manners[sent.load.name], sent.load.name
-        if manners.hangs_up or not self._has_good_callers(name):
-            return True
-        down_at = self._stage.down_at
-        if down_at is None or down_at >= record.ended_at or self._stage.server is None:
-            return False
-        # What was on its way, or stood behind another on its connection, is not read any more.
-        longest_way = 5.0 if name in self._stage.callers else 1.0
-        return manners.pipelines > 0 or sent.due > down_at - longest_way - manners.patience
-
-    def _has_good_callers(self, load: str) -> bool:
-        return all(_is_sound(conditions) for _, conditions in self._stage.callers.get(load, ()))
-
-    def _faults_of_answer(self, sent: Sent, made: Counter[Any]) -> Iterator[str]:
-        if sent.status == 408 and not self._has_good_callers(sent.load.name):  # it has never arrived whole
-            return
-        said = json.loads(sent.reply or b"")
-        where = f"{sent.tx_id}: "
-        if not sent.is_garbled and said["tx_id"] != sent.tx_id:
-            yield where + f"its caller has had the reply to {said['tx_id']}"
-        if sent.is_garbled and said["code"] != "E400":
-            yield where + f"it was no transaction, and the reply is {said['code']}"
-        status = OURS.get(said["code"], (None, 200))[1]
-        if sent.status is not None and sent.status != status:
-            yield where + f"the reply with {said['code']} has the status {sent.status}; it must be {status}"
-        key = said["tx_id"], said["code"], said["outcome"], said["elapsed_ms"]
-        made[key] -= 1
-        if made[key] < 0:
-            yield where + f"its caller has had a reply that the hub has not made: {key}"
-
-    def _faults_of_figures(self, record: Record) -> Iterator[str]:
-        """The log a path of the table, and every figure what it counts."""
-        states = dict.fromkeys(self._circuits, "CLOSED")
-        changes: dict[str, Counter[str]] = {name: Counter() for name in self._circuits}
-        for _, name, before, after in record.changes:
-            if str(before) != states[name] or (str(before), str(after)) not in CHANGES:
-                yield f"{name}: the log has {before}->{after}, and its circuit was {states[name]}"
-            states[name] = str(after)
-            changes[name][f"{before}->{after}"] += 1
-        counted = {name: Counter(codes) for name, codes in record.codes.items()}
-        made: dict[str, Counter[str]] = {name: Counter() for name in counted}
-        for _, reply, _ in record.heard:
-            made[reply.target if reply.target in self._circuits and reply.code != "E400" else "-"][reply.code] += 1
-        if made != counted:
-            yield f"the counts of codes are {counted}; the replies were {made}"
-        for name, target in self._stage.world.hub.targets.items():
-            snapshot = record.snapshots[name]
-            if Counter(snapshot["changes"]) != changes[name]:
-                yield f"{name}: the figures count the changes {snapshot['changes']}; the log has {dict(changes[name])}"
-            if not snapshot["attempts"] == self._calls[name] == sum(target.figures.counts):
-                yield f"{name}: attempts {snapshot['attempts']}, calls made {self._calls[name]}"
-        told = _metrics(self._stage.world.hub)
-        counts = {(name, code): count for name, codes in made.items() for code, count in codes.items()}
-        steps = {(name, *change.split("->")): count for name, some in changes.items() for change, count in some.items()}
-        for metric, right in (("eaimw_transactions", counts), ("eaimw_breaker_transitions", steps)):
-            if told[metric] != right:
-                yield f"the metric {metric} is {told[metric]}; it must be {right}"
-
-
-def _is_sound(conditions: Conditions) -> bool:
-    """Does every byte arrive, and every end only where somebody has ended it?"""
-    if conditions.reset_within is not None or conditions.idle_limit is not None:
-        return False
-    return all(way.reset_after is way.close_after is None for way in (conditions.there, conditions.back))
-
-
-def _metrics(hub: Hub) -> dict[str, dict[tuple[str, ...], float]]:
-    """What a scrape tells, by metric and labels; without what is 0."""
-    collector = HubCollector(hub, lambda: 0, lambda: 0.0, lambda: 0)
-    return {
-        metric.name: {tuple(sample.labels.values()): sample.value for sample in metric.samples if sample.value}
-        for metric in collector.collect()
-    }
 
 
 def _told(what: Any) -> str:

@@ -14,11 +14,12 @@ from eaimw.policy import BreakerSettings
 from eaimw.sim.capacity import Capacity
 from eaimw.sim.durations import Exponential
 from eaimw.sim.forms import FORMS
+from eaimw.sim.invariants import MOMENT
 from eaimw.sim.link import Conditions, Way
 from eaimw.sim.load import ClosedLoop, Load, Poisson
 from eaimw.sim.modes import MODES, settings_from
 from eaimw.sim.play import Backend, play
-from eaimw.sim.prove import differences
+from eaimw.sim.prove import Failure, Watch, checked, differences, told
 from eaimw.sim.record import Record
 from eaimw.sim.timeline import Fault, Timeline
 
@@ -68,6 +69,7 @@ class Isolation(NamedTuple):
 
     harmed: CORE's own replies that differ from those of a healthy CORE. replies: of CLAIM. unlike: of these, those
     that differ in any byte or in their time. latest: seconds by which one of them came earlier or later, at most.
+    bound: seconds that `latest` must stay below; 0: there must be no difference at all.
     """
 
     fault: str
@@ -75,23 +77,35 @@ class Isolation(NamedTuple):
     replies: int
     unlike: int
     latest: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Is CLAIM not dragged?"""
+        return self.latest < self.bound if self.bound else self.unlike == 0
 
 
-def isolation(fault: str, seed: int = 1, charge: float = 0.0) -> Isolation:
-    """Play both, and compare. charge: seconds that each step of the loop takes."""
-    ill, well = _play(FAULTS[fault], seed, charge), _beside_a_healthy_one(seed, charge)
+def isolation(fault: str, seed: int = 1, charge: float = 0.0) -> Isolation | Failure:
+    """Play both, every invariant checked, and compare. charge: seconds that each step of the loop takes."""
+    return told(seed, lambda: _compared(fault, seed, charge))
+
+
+def _compared(fault: str, seed: int, charge: float) -> Isolation:
+    bound = BOUND_BY_BYTES if fault == "link byte by byte" else BOUND
+    ill, well = _play(FAULTS[fault], seed, charge, bound), _beside_a_healthy_one(seed, charge)
     times = [[sent.answered_at or 0.0 for sent in record.sent if sent.target == "CLAIM"] for record in (ill, well)]
     latest = max(abs(one - other) for one, other in zip(*times, strict=True))
     harmed = len(differences(ill, well, "CORE"))
-    return Isolation(fault, harmed, len(times[0]), len(differences(ill, well)), latest)
+    return Isolation(fault, harmed, len(times[0]), len(differences(ill, well)), latest, bound if charge else 0.0)
 
 
 @lru_cache(maxsize=2)
 def _beside_a_healthy_one(seed: int, charge: float) -> Record:
-    return _play(Backend(capacity=_WELL), seed, charge)
+    return _play(Backend(capacity=_WELL), seed, charge, BOUND)
 
 
-def _play(core: Backend, seed: int, charge: float) -> Record:
+def _play(core: Backend, seed: int, charge: float, wait: float) -> Record:
+    """wait: seconds for which a step may have to stand in line where each costs time; so long may a timer ring late."""
     settings = {
         name: TargetSettings(f"http://10.0.0.{number}:80/tx", 1.0, 20, BreakerSettings(5, 1.0))
         for number, name in enumerate(("CORE", "CLAIM"), 1)
@@ -106,4 +120,9 @@ def _play(core: Backend, seed: int, charge: float) -> Record:
         Load("core-too", "CORE", ClosedLoop(30, Exponential(0.2))),
         Load("claim", "CLAIM", Poisson(30.0), "STATUS", {"policy": "P-1", "claim": "C-1"}),
     ]
-    return play(HubSettings(settings), {"CORE": core, "CLAIM": claim}, loads, seed=seed, until=UNTIL, charge=charge)
+    backends = {"CORE": core, "CLAIM": claim}
+
+    def played(watch: Watch) -> Record:
+        return play(HubSettings(settings), backends, loads, seed=seed, until=UNTIL, charge=charge, watch=watch)
+
+    return checked(played, slack=wait if charge else MOMENT)

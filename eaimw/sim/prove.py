@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from eaimw.sim.callers import Sent
 from eaimw.sim.forbidden import Forbidden, forbidden
-from eaimw.sim.invariants import Broken, Checker
-from eaimw.sim.loop import NotSimulated, SimulationError
+from eaimw.sim.invariants import MOMENT, Broken, Checker
+from eaimw.sim.loop import NotSimulated
 from eaimw.sim.record import Record
-from eaimw.sim.rough import Run, rough
+from eaimw.sim.rough import rough
 from eaimw.sim.stage import Stage
 
-__all__ = ["Failure", "Proved", "checked", "differences", "prove"]
+__all__ = ["Failure", "Proved", "checked", "differences", "prove", "told"]
+
+T = TypeVar("T")
+
+Watch = Callable[[Stage], Callable[[], None]]
 
 
 class Failure(NamedTuple):
@@ -34,17 +38,13 @@ class Proved(NamedTuple):
 
 
 def prove(seed: int) -> Proved | Failure:
-    """Play the run of a seed twice: with every invariant checked at every step, and with all targets but CLAIM well."""
+    """Play the run of a seed as it is, and with all targets but CLAIM well, every invariant checked at every step."""
     run = rough(seed)
-    try:
-        with forbidden():
-            record = checked(run)
-            others = [name for name in run.settings.targets if name != "CLAIM"]
-            healthy = run.with_healthy(*others).play()
-    except Broken as broken:
-        return Failure(seed, str(broken), broken.story)
-    except (SimulationError, NotSimulated, Forbidden, Exception) as problem:
-        return Failure(seed, f"{type(problem).__name__}: {problem}", getattr(problem, "__notes__", []))
+    others = [name for name in run.settings.targets if name != "CLAIM"]
+    records = told(seed, lambda: (checked(run.play), checked(run.with_healthy(*others).play)))
+    if isinstance(records, Failure):
+        return records
+    record, healthy = records
     unlike = differences(record, healthy, until=math.inf if run.down_at is None else run.down_at)
     if unlike:
         why = f"what ails {' and '.join(others)} changes {len(unlike)} replies of CLAIM: {unlike[0]}"
@@ -52,16 +52,30 @@ def prove(seed: int) -> Proved | Failure:
     return Proved(seed, len(record.sent) + len(healthy.sent), record.events + healthy.events)
 
 
-def checked(run: Run) -> Record:
-    """Its record. Raises Broken where an invariant is, and what `play` raises, with the story as its notes."""
+def told(seed: int, story: Callable[[], T]) -> T | Failure:
+    """What a story gives in which nothing may come from the real world; a Failure for whatever it raises."""
+    try:
+        with forbidden():
+            return story()
+    except Broken as broken:
+        return Failure(seed, str(broken), broken.story)
+    except (Exception, NotSimulated, Forbidden) as problem:
+        return Failure(seed, f"{type(problem).__name__}: {problem}", getattr(problem, "__notes__", []))
+
+
+def checked(play: Callable[[Watch], Record], slack: float = MOMENT) -> Record:
+    """The record of a run, which is played with the `watch` that it is given. slack: see `Checker`.
+
+    Raises Broken where an invariant is, and what `play` raises, with the story as its notes.
+    """
     checkers: list[Checker] = []
 
     def watch(stage: Stage) -> Callable[[], None]:
-        checkers.append(Checker(stage))
+        checkers.append(Checker(stage, slack))
         return checkers[0].step
 
     try:
-        record = run.play(watch)
+        record = play(watch)
     except BaseException as problem:
         for line in checkers[0].story if checkers else ():
             problem.add_note(line)

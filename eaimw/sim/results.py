@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from eaimw.circuit import target_of
 from eaimw.kernel.breaker import State
 from eaimw.sim.expectations import FIGURES, Expectation
 from eaimw.sim.findings import Cell, Column, Findings, Table, percentile
@@ -100,9 +101,7 @@ def _figures(record: Record, target: str) -> dict[str, float | None]:
     codes = Counter(_decode(each.reply).code for each in sent if each.reply is not None)
     waits = [(each.answered_at - each.due) * 1000 for each in sent if each.answered_at is not None]
     stats = record.stats[target]
-    opened = [change.at for change in record.changes if change.target == target and change.after is State.OPEN]
-    closed = [change.at for change in record.changes if change.target == target and change.before is State.OPEN]
-    ends = [*closed, record.ended_at][: len(opened)]  # the last one may still be open
+    openings = _openings(record, target)
     return {
         **codes,
         "sent": len(sent),
@@ -114,9 +113,23 @@ def _figures(record: Record, target: str) -> dict[str, float | None]:
         "p99_ms": percentile(waits, 0.99),
         "calls": _count(stats["calls"]),
         "peak_inflight": _count(stats["max_inflight"]),
-        "openings": len(opened),
-        "open_s": sum((end - begin for begin, end in zip(opened, ends, strict=True)), 0.0),
+        "openings": len(openings),
+        "open_s": sum((end - begin for begin, end in openings), 0.0),
     }
+
+
+def _openings(record: Record, target: str) -> list[tuple[float, float]]:
+    """From when to when a circuit of the target was OPEN: its own, or that of one of its operations."""
+    found: list[tuple[float, float]] = []
+    began: dict[str, float] = {}
+    for change in record.changes:
+        if target_of(change.target) != target:
+            continue
+        if change.after is State.OPEN:
+            began[change.target] = change.at
+        elif change.before is State.OPEN:
+            found.append((began.pop(change.target), change.at))
+    return found + [(at, record.ended_at) for at in began.values()]
 
 
 def _count(value: object) -> int:

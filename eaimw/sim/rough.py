@@ -19,11 +19,12 @@ from eaimw.sim.callers import Manners
 from eaimw.sim.capacity import Capacity
 from eaimw.sim.chance import stream
 from eaimw.sim.durations import Duration, Exponential, Fixed, Lognormal
-from eaimw.sim.forms import FORMS
+from eaimw.sim.forms import FORMS, WISHES
 from eaimw.sim.link import Conditions, Draw, Pieces, Way
 from eaimw.sim.load import Bursts, ClosedLoop, Constant, Load, Piece, Poisson, Process
 from eaimw.sim.modes import settings_from
 from eaimw.sim.play import Record, Stage, play
+from eaimw.sim.policies import known_ops, with_policies, with_resets, with_wishes, with_words
 from eaimw.sim.stage import Door
 from eaimw.sim.timeline import Fault, Timeline
 
@@ -68,6 +69,9 @@ def rough(seed: int) -> Run:
     is_fine = draw.random() < 0.15  # bytes go one by one, so there are not many of them
     targets = {name: _settings(stream(seed, f"settings of {name}"), number) for number, name in enumerate(names, 1)}
     backends = {name: _backend(stream(seed, f"backend {name}"), until, is_fine) for name in names}
+    for name in names:
+        chance = stream(seed, f"policies of {name}")
+        targets[name], backends[name] = with_policies(chance, targets[name]), with_wishes(chance, backends[name])
     loads, manners, callers = [], {}, {}
     share = draw.uniform(50, 280) / len(names)
     for name in names:
@@ -75,15 +79,17 @@ def rough(seed: int) -> Run:
         kinds = chance.choice((1, 1, 2, 3))
         for number in range(kinds):
             load = _load(chance, f"{name.lower()}-{number}", name, share / kinds, until, is_fine)
-            loads.append(load)
+            own = stream(seed, f"policies of {load.name}")
+            loads.append(with_words(own, load, targets[name]))
             if chance.random() < 0.5:
                 manners[load.name] = _manners(chance)
             if chance.random() < 0.3:
                 callers[load.name] = _phases(chance, until, is_fine, _caller_conditions)
+            callers[load.name] = with_resets(own, callers.get(load.name, ()), targets[name])
     if draw.random() < 0.1:
         loads.append(Load("lost", "NOWHERE", Poisson(3 / until)))
     return Run(
-        seed, HubSettings(targets), backends, tuple(loads), until,
+        seed, HubSettings(targets, ops=known_ops(stream(seed, "operations"))), backends, tuple(loads), until,
         door="http" if draw.random() < 0.7 else "hub",
         manners=manners,
         callers=callers,
@@ -107,7 +113,7 @@ def _backend(draw: Random, until: float, is_fine: bool) -> Backend:
     forms = {}
     if draw.random() < 0.6:
         avoided = LARGE if is_fine else HUGE if draw.random() < 0.9 else ()
-        chosen = draw.sample([form for form in FORMS if form not in avoided], draw.randint(1, 4))
+        chosen = draw.sample([form for form in FORMS if form not in avoided and form not in WISHES], draw.randint(1, 4))
         forms = {form: draw.uniform(0.02, 0.25) for form in chosen}
     down: tuple[tuple[float, float], ...] = ()
     if draw.random() < 0.2:

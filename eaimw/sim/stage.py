@@ -12,7 +12,7 @@ from eaimw.adapters.drive import Drive
 from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_server import HttpServer
 from eaimw.config import Address, HubSettings, TargetSettings
-from eaimw.errors import Malformed
+from eaimw.errors import CallFailed, Malformed
 from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call, Reply
 from eaimw.sim.backend import Backend, Phases
@@ -39,6 +39,9 @@ class Tap(Protocol):
 
     def called(self, target: str, call: Call) -> None:
         """The hub is about to call a target."""
+
+    def ended(self, target: str, call: Call, what: Answer | CallFailed) -> None:
+        """A call of a target has ended so; nobody in the hub has judged it yet."""
 
     def heard(self, heard: Heard) -> None:
         """The hub has made a reply; whatever a breaker learned of it, it has learned."""
@@ -116,14 +119,20 @@ class Stage:
 
         class Tapped(HttpTransport):
             async def send(self, call: Call) -> Answer:
-                if stage.tap is not None:
-                    stage.tap.called(name, call)
-                try:
+                tap = stage.tap
+                if tap is None:
                     return await super().send(call)
-                except asyncio.CancelledError:
-                    if stage.tap is not None:
-                        stage.tap.cancelled(name, call)
+                tap.called(name, call)
+                try:
+                    answer = await super().send(call)
+                except CallFailed as problem:
+                    tap.ended(name, call, problem)
                     raise
+                except asyncio.CancelledError:
+                    tap.cancelled(name, call)
+                    raise
+                tap.ended(name, call, answer)
+                return answer
 
         return Tapped(name, settings, **ports)
 
@@ -172,7 +181,9 @@ class Stage:
                 for moment in load.process.starts(self._thinking[load.name]):
                     self._send_at(moment, load)
         self._send_next()
-        longest = max(target.timeout for target in self.settings.targets.values())
+        longest = max(
+            target.retry.attempts * (target.timeout + target.retry.cap) for target in self.settings.targets.values()
+        )
         await asyncio.wait((self._is_over,), timeout=self._until + longest + SETTLE)
 
     async def clear(self) -> Record:
@@ -186,18 +197,12 @@ class Stage:
         for crowd in self._crowds.values():
             crowd.close()
         left_over = [] if self._open == 0 else [f"{self._open} transactions have had no answer"]
-        left_over += [f"{name}: {n} places are taken" for name, t in hub.targets.items() if (n := t.bulkhead.inflight)]
-        # A probe that nobody can report any more would keep its circuit half-open.
-        left_over += [
-            f"{name}: the probe's place is taken"
-            for name, t in hub.targets.items()
-            if t.breaker.state is State.HALF_OPEN and t.breaker.wait() > 0
-        ]
+        left_over += self._left_of_calls()
         await hub.close()
         for link in (*map(self.world.link, self.backends), *self._door_links.values()):
             link.conditions = Conditions()  # what was stalled may go on
         await asyncio.sleep(REST)
-        left_over += self._left_over()
+        left_over += self._left_at_rest()
         for name in self.backends:
             self._fall(name)
         targets = {name: service.target for name, service in self.services.items()}
@@ -212,20 +217,33 @@ class Stage:
             events=self.loop.events,
         )  # fmt: skip
 
-    def _left_over(self) -> list[str]:
-        """What has not been given back though everything is over."""
+    def _left_of_calls(self) -> list[str]:
+        """What has not been given back though no call is under way; before the hub is closed, which ends all."""
         found = []
         for name, target in self.world.hub.targets.items():
             transport: Any = target.transport
-            for what, some in (("busy", transport._busy), ("idle", transport._idle), ("new", transport._connecting)):
-                if some:
-                    found.append(f"{name}: the hub has {len(some)} {what} connections")
-            if target.bulkhead.inflight:
-                found.append(f"{name}: {target.bulkhead.inflight} places are taken")
+            for count, what in (
+                (target.bulkhead.inflight, "places are taken"),
+                (len(transport._busy), "connections are busy"),
+                (len(transport._held), "connections are held"),
+                (len(transport._connecting), "connections are being made"),
+            ):
+                if count:
+                    found.append(f"{name}: {count} {what}")
+            # A probe that nobody can report any more would keep its circuit half-open.
+            found += [
+                f"{circuit.name}: the probe's place is taken"
+                for circuit in target.circuits
+                if circuit.breaker.state is State.HALF_OPEN and circuit.breaker.wait() > 0
+            ]
+        return found
+
+    def _left_at_rest(self) -> list[str]:
+        """What has not been given back though everything is over."""
+        found = []
         if self.server is not None:
             for what, count in (
                 ("connections of callers", len(self.server.connections)),
-                ("calls", self.server.calls),
                 ("bytes of arriving requests", self.server.arrivals.bytes),
             ):
                 if count:

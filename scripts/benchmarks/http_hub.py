@@ -37,6 +37,26 @@ INFLIGHT = 64
 LONG = 5_000_000  # transactions
 LONG_STEP = 20.0  # seconds between two looks at the memory
 
+# Every policy at once, with the transactions' operation as one that may be tried again.
+POLICIES = """
+hold_after_timeout = 1.0
+[defaults.breaker]
+rules = ["consecutive", "ratio"]
+slow_call = 1.0
+stuck_calls = 32
+probes = 3
+probe_timeout = 1.0
+reopen_factor = 2.0
+jitter = 0.1
+ramp = 5.0
+per = "op"
+[defaults.retry]
+attempts = 3
+[ops.BALANCE]
+read = true
+timeout = 2.0
+"""
+
 Measured = dict[str, list[float]]
 
 
@@ -47,11 +67,13 @@ def http() -> None:
         target = stack.enter_context(nginx(folder))
         theirs = stack.enter_context(haproxy(folder, target))
         ours = stack.enter_context(relaying(folder / "relay", target))
+        governed = stack.enter_context(relaying(folder / "governed", target, POLICIES))
         open_circuit = stack.enter_context(refusing(folder / "open", "E904"))
         full = stack.enter_context(refusing(folder / "full", "E905"))
         expect(theirs.port, "CORE", 200, "0000")
         expect(ours.port, "CLAIM", 200, "0000")
-        saturation = throughput(target, theirs, ours, open_circuit, full)
+        expect(governed.port, "CORE", 200, "0000")
+        saturation = throughput(target, theirs, ours, governed, open_circuit, full)
         latency(target, theirs, ours)
         slow_ones(theirs, ours, saturation / 2)
 
@@ -74,11 +96,11 @@ def long_run() -> None:
 
 
 @contextmanager
-def relaying(folder: Path, target: int) -> Iterator[Running]:
-    """Our hub before that target, under both names."""
+def relaying(folder: Path, target: int, more: str = "") -> Iterator[Running]:
+    """Our hub before that target, under both names. more: for every target."""
     folder.mkdir()
     url = f"http://127.0.0.1:{target}/tx"
-    text = f"[defaults]\nmax_inflight = {INFLIGHT}\n" + "".join(
+    text = f"[defaults]\nmax_inflight = {INFLIGHT}\n{more}" + "".join(
         f'[targets.{name}]\nurl = "{url}"\n' for name in TARGETS
     )
     with hub(folder, text) as it:
@@ -122,12 +144,15 @@ def expect(port: int, target: str, status: int, code: str) -> None:
         raise SystemExit(f"bench: {target} on port {port} gave {found}, not {(status, code)}")
 
 
-def throughput(target: int, theirs: Running, ours: Running, open_circuit: Running, full: Running) -> float:
+def throughput(
+    target: int, theirs: Running, ours: Running, governed: Running, open_circuit: Running, full: Running
+) -> float:
     """Transactions a second at 32 connections; gives our median."""
     runs: dict[str, tuple[Callable[[], Figures], int | None, float]] = {
         "no hub": (lambda: wrk(target, CONNECTIONS, SECONDS), None, 0.0),
         "HAProxy": (lambda: wrk(theirs.port, CONNECTIONS, SECONDS), theirs.pid, 0.0),
         "eaimw": (lambda: wrk(ours.port, CONNECTIONS, SECONDS), ours.pid, 0.0),
+        "eaimw, every policy": (lambda: wrk(governed.port, CONNECTIONS, SECONDS), governed.pid, 0.0),
         "HAProxy refuses (503)": (lambda: wrk(theirs.port, CONNECTIONS, SECONDS, ["DOWN"]), theirs.pid, 1.0),
         "eaimw refuses (E904)": (lambda: wrk(open_circuit.port, CONNECTIONS, SECONDS), open_circuit.pid, 1.0),
         "eaimw refuses (E905)": (lambda: wrk(full.port, CONNECTIONS, SECONDS), full.pid, 1.0),
@@ -151,6 +176,8 @@ def throughput(target: int, theirs: Running, ours: Running, open_circuit: Runnin
     for name, median in medians.items():
         busy = f"{statistics.median(shares[name]):>7.0%} of its core" if shares[name] else ""
         print(f"  {name:<24} {median:>8,.0f} /s {median / medians['HAProxy']:>7.2f} of HAProxy {busy}")
+    share = medians["eaimw, every policy"] / medians["eaimw"]
+    print(f"  {'eaimw, every policy':<24} {'':>8}    {share:>7.2f} of plain eaimw")
     for name in ("eaimw refuses (E904)", "eaimw refuses (E905)"):
         print(f"  {name:<24} {'':>8}    {medians[name] / medians['HAProxy refuses (503)']:>7.2f} of its own 503s")
     return medians["eaimw"]

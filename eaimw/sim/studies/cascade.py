@@ -32,7 +32,10 @@ TIMELINE = Timeline(
     )
 )
 TIMEOUT = 0.3
-BREAKER = BreakerSettings(fail_threshold=10, reset_timeout=2.0)
+# As the published one: half of the last 20 calls, three probes after 2 s.
+BREAKER = BreakerSettings(
+    rules=("ratio",), window_calls=20, min_calls=20, failure_ratio=0.5, reset_timeout=2.0, probes=3
+)
 BULKHEAD = 8
 # What the hub is told in each row.
 ROWS: dict[str, dict[str, Any]] = {
@@ -73,8 +76,8 @@ FIGURES_NOTE = (
     "what the target received."
 )
 BREAKER_NOTE = (
-    "The published breaker opens when half of the last 20 calls failed, and lets 3 probes through. This hub has no "
-    f"such rule yet: {BREAKER.fail_threshold} failures in a row stand in for it, and one probe, after the same 2 s."
+    f"The breaker is the published one: it opens when half of the last {BREAKER.window_calls} calls failed, and lets "
+    f"{BREAKER.probes} probes through after {BREAKER.reset_timeout:g} s."
 )
 
 

@@ -68,7 +68,7 @@ class Recording:
 _Time = Annotated[datetime, Meta(tz=True)]
 _Name = Annotated[str, Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
 _Code = Annotated[str, Meta(pattern=rf"\A{codes.CODE_PATTERN}\Z")]
-_Milliseconds = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]
+_Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIMEOUT_MS)]
 
 
 class _Recorded(msgspec.Struct, gc=False):
@@ -131,7 +131,7 @@ _ALLOWED = {
     "time": "a time as 2026-11-29T20:51:03.123456+00:00",
     "target": f"{NAME_ALLOWED}, or null",
     "op": f"{NAME_ALLOWED}, or null",
-    "timeout_ms": f"an integer from 1 to {MAX_TIMEOUT_MS:,}, or null",
+    "timeout_ms": f"an integer from 0 to {MAX_TIMEOUT_MS:,}, or null",
     "code": codes.CODE_ALLOWED,
     "outcome": f"one of {', '.join(codes.OUTCOMES)}",
     "duration": "seconds from 0 to 1,000,000, or null where no call was made",

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from eaimw import codes
+from eaimw.circuit import target_of
 from eaimw.config import HubSettings, TargetSettings
 from eaimw.errors import LocalFault, NoConnection, TimedOut
 from eaimw.kernel.breaker import State
 from eaimw.model import Answer, Call, Reply, Transaction
+from eaimw.policy import RetrySettings
 from eaimw.sim.findings import Cell, Column, Findings, Kind, Table
 from eaimw.sim.loop import MAX_EVENTS, VirtualLoop
 from eaimw.sim.studies.hindsight import Figures, Opening, answers_of, budget, figures, openings_met
@@ -116,12 +118,15 @@ def replay(recorded: Sequence[Past], answers: Sequence[Past], settings: HubSetti
 
 
 def _apart(settings: HubSettings) -> HubSettings:
-    """The same with targets at addresses of their own: two may be one server's, and nothing is sent there."""
+    """The same with targets at addresses of their own: two may be one server's, and nothing is sent there.
+
+    Nothing is tried again: what a further attempt would have met, no record tells.
+    """
     targets = {
-        name: replace(target, url=f"http://target-{number}/tx")
+        name: replace(target, url=f"http://target-{number}/tx", retry=RetrySettings())
         for number, (name, target) in enumerate(settings.targets.items())
     }
-    return HubSettings(targets)
+    return HubSettings(targets, ops=settings.ops)
 
 
 class _Noted:
@@ -195,16 +200,16 @@ async def _moment(loop: VirtualLoop, when: float) -> None:
 def _openings(
     changes: Sequence[tuple[float, str, State, State]], settings: HubSettings, end: float
 ) -> dict[str, list[Opening]]:
-    """By target, from the changes of state; end: of those that are still open."""
+    """By target, from the changes of state of all its circuits; end: of those that are still open."""
     openings: dict[str, list[Opening]] = {name: [] for name in settings.targets}
     began: dict[str, float] = {}
-    for at, name, before, after in changes:
+    for at, circuit, before, after in changes:
         if before is State.CLOSED:
-            began[name] = at
+            began[circuit] = at
         elif after is State.CLOSED:
-            openings[name].append(Opening(began.pop(name), at))
-    for name, at in began.items():
-        openings[name].append(Opening(at, max(at, end)))
+            openings[target_of(circuit)].append(Opening(began.pop(circuit), at))
+    for circuit, at in began.items():
+        openings[target_of(circuit)].append(Opening(at, max(at, end)))
     return openings
 
 

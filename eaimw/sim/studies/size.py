@@ -15,6 +15,7 @@ from itertools import accumulate
 from eaimw import codes
 from eaimw.config import HubSettings, TargetSettings
 from eaimw.kernel.bulkhead import Bulkhead
+from eaimw.sense.chance import FAILURES_TAKEN, opens_per_day, threshold_for
 from eaimw.sim.capacity import Capacity
 from eaimw.sim.chance import stream
 from eaimw.sim.durations import Exponential, check_number
@@ -32,9 +33,7 @@ LEAST_REFUSALS = 0.001
 ARRIVALS, HUB_ARRIVALS = 60_000, 5000  # that are counted
 WARM_UP = 5  # times the load: so many arrivals that are not, while places fill
 
-DAY = 86_400.0
 FAILURES = (0.01, 0.05, 0.1, 0.2)  # shares of calls that fail though the target is well enough to be called
-FAILURES_TAKEN = 0.05
 PROBES = 0.001  # share of the calls that may be spent on probes of a target that is down
 LEAST_RESET, MOST_RESET = 1.0, 60.0  # seconds
 
@@ -180,19 +179,6 @@ def through_hub(seed: int, rate: float, latency: float, max_inflight: int) -> fl
     record = play(HubSettings({NAME: target}), {NAME: backend}, [load], seed=seed, until=until, door="hub")
     counted = [heard.reply.code for heard in record.heard if heard.call and heard.call.started >= warm_up / rate]
     return counted.count(codes.FULL) / len(counted)
-
-
-def opens_per_day(rate: float, share: float, threshold: int) -> float:
-    """How often on average so many calls in a row fail by chance: once for each success that they follow."""
-    return rate * DAY * (1 - share) * float(share) ** threshold
-
-
-def threshold_for(rate: float, share: float) -> int:
-    """The least that opens less than once a day by chance."""
-    threshold = 1
-    while opens_per_day(rate, share, threshold) >= 1:
-        threshold += 1
-    return threshold
 
 
 def reset_for(rate: float) -> float:
