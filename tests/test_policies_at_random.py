@@ -154,7 +154,7 @@ def test_what_holds_under_any_policies_and_any_traffic(policy: dict[str, Any], s
         assert core.codes == Counter(reply["code"] for reply in answered)
         assert scene.at_rest
         for circuit in core.circuits:
-            assert (circuit.places.inflight, circuit.waiting) == (0, {})
+            assert (circuit.ramped.inflight, circuit.waiting) == (0, {})
         watch.look()
 
     run_virtually(told())
