@@ -124,6 +124,24 @@ def test_with_less_than_a_call_needs_there_is_no_other_attempt() -> None:
     run_virtually(story())
 
 
+def test_a_wait_that_took_longer_than_it_should_begins_nothing() -> None:
+    """The loop was busy: when it is this call's turn again its budget is over. No second attempt, no token spent."""
+
+    async def story() -> None:
+        scene = Scene(retry=AT_ONCE, ops=READ)
+
+        async def script(call: Call) -> str:
+            asyncio.get_running_loop().call_soon(vars(scene.clock).update, {"seconds": 100.495})
+            return "E500"
+
+        scene.core.script = script
+        reply = await scene.send(op="BALANCE", timeout_ms=500)
+        assert (reply["code"], reply["attempts"], reply["elapsed_ms"]) == ("E500", 1, 495.0)
+        assert scene.hub.targets["CORE"].budget.tokens == pytest.approx(10.1)
+
+    run(story())
+
+
 def test_each_attempt_has_the_targets_timeout_of_its_own() -> None:
     """No budget: three attempts of 3 s each, all samples."""
 

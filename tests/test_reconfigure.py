@@ -227,6 +227,19 @@ def test_an_operations_circuit_is_told_of_where_it_is_asked() -> None:
     run(story())
 
 
+def test_the_circuits_of_operations_have_the_new_settings_too() -> None:
+    """fail_threshold 3 becomes 1: REPORT's second failure opens."""
+
+    async def story() -> None:
+        scene = Scene(threshold=3, breaker={"per": "op"})
+        scene.core.script = "E500"
+        await scene.send(op="REPORT")
+        scene.reload(breaker={"fail_threshold": 1})
+        assert [(await scene.send(op="REPORT"))["code"] for _ in range(2)] == ["E500", "E904"]
+
+    run(story())
+
+
 def test_operations_are_declared_and_forgotten() -> None:
     """BALANCE becomes a read: it is tried again; it is none any more: it is not."""
 

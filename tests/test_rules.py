@@ -21,14 +21,14 @@ def test_the_call_that_fills_the_window_counts_in_its_own_decision() -> None:
     it = rule()
     opens = [it.ended(0.0, number % 2 == 1, 0.0) for number in range(10)]
     assert opens == [False] * 9 + [True]
-    assert it.why == "5 of 10 calls failed within 1,000 calls"
+    assert it.why == "5 of 10 calls failed in the last 1,000 calls"
 
 
 def test_a_success_may_be_what_fills_it() -> None:
     """Nine failures and then a success: the tenth end opens, though it is a good one."""
     it = rule()
     assert [it.ended(0.0, number < 9, 0.0) for number in range(10)] == [False] * 9 + [True]
-    assert it.why == "9 of 10 calls failed within 1,000 calls"
+    assert it.why == "9 of 10 calls failed in the last 1,000 calls"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_slow_is_longer_than_slow_call_and_said_so() -> None:
     assert not any(it.ended(0.0, False, 2.0) for _ in range(50))
     it.clear()
     assert [it.ended(0.0, False, 2.001) for _ in range(10)] == [False] * 9 + [True]
-    assert it.why == "10 of 10 calls took longer than 2 s within 1,000 calls"
+    assert it.why == "10 of 10 calls took longer than 2 s in the last 1,000 calls"
 
 
 def test_without_slow_call_no_call_is_slow() -> None:

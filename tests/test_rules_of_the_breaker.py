@@ -27,7 +27,7 @@ def test_the_ratio_rule_opens_at_the_call_that_fills_its_window(window: dict[str
         scene = Scene(breaker={**RATIO, **window})
         scene.core.script = in_turn(["0000", "E500"] * 50)
         assert await scene.codes(22) == ["0000", "E500"] * 10 + ["E904"] * 2
-        assert core_of(scene).standing.why.startswith("10 of 20 calls failed within ")
+        assert core_of(scene).standing.why.startswith("10 of 20 calls failed in the last ")
 
     run(story())
 
@@ -68,7 +68,7 @@ def test_a_refusal_of_ours_is_in_no_window() -> None:
                 await scene.send()
         assert scene.state == "CLOSED"
         await scene.send()
-        assert core_of(scene).standing.why == "1 of 20 calls failed within 10 s"
+        assert core_of(scene).standing.why == "1 of 20 calls failed in the last 10 s"
 
     run(story())
 
@@ -82,7 +82,7 @@ def test_slow_answers_open_before_there_is_a_timeout() -> None:
         replies = await asyncio.gather(*(scene.send() for _ in range(20)))
         assert {reply["code"] for reply in replies} == {"0000"}
         assert (await scene.send())["code"] == "E904"
-        assert core_of(scene).standing.why == "20 of 20 calls took longer than 2 s within 10 s"
+        assert core_of(scene).standing.why == "20 of 20 calls took longer than 2 s in the last 10 s"
 
     run_virtually(story())
 
