@@ -80,25 +80,25 @@ def a_shadow_that_refuses(patch: pytest.MonkeyPatch) -> None:
 # How it comes back.
 
 
-def half_open(patch: pytest.MonkeyPatch, then: Callable[[_Generation], None]) -> None:
-    made = CircuitBreaker._half_open
+def generation(patch: pytest.MonkeyPatch, then: Callable[[_Generation], None]) -> None:
+    """Each is changed when it is made."""
+    init = _Generation.__init__
 
-    def changed(self: CircuitBreaker, *args: Any) -> _Generation:
-        generation = made(self, *args)
-        then(generation)
-        return generation
+    def changed(self: _Generation, *args: Any) -> None:
+        init(self, *args)
+        then(self)
 
-    patch.setattr(CircuitBreaker, "_half_open", changed)
+    patch.setattr(_Generation, "__init__", changed)
 
 
 @caught_by("while its circuit was HALF_OPEN: .* probes were out")
 def a_probe_too_many(patch: pytest.MonkeyPatch) -> None:
-    half_open(patch, lambda generation: setattr(generation, "places", generation.places + 1))
+    generation(patch, lambda made: setattr(made, "places", made.places + 1))
 
 
 @caught_by(MUST_BE + "HALF_OPEN")
 def a_circuit_that_closes_by_the_first_of_several_probes(patch: pytest.MonkeyPatch) -> None:
-    half_open(patch, lambda generation: setattr(generation, "missing", 1))
+    generation(patch, lambda made: setattr(made, "missing", 1))
 
 
 @caught_by("its budget is")
@@ -146,8 +146,12 @@ def a_limit_that_is_asked_before_the_circuit(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("the metric eaimw_breaker_would_refuse is")
 def a_metric_that_leaves_out_what_a_shadow_lets_through(patch: pytest.MonkeyPatch) -> None:
-    would_refuse = metrics._would_refuse
-    patch.setattr(metrics, "_would_refuse", lambda circuits: would_refuse([]))
+    counted = metrics._counted
+    patch.setattr(
+        metrics,
+        "_counted",
+        lambda name, words, named, of: counted(name, words, [] if name == "breaker_would_refuse" else named, of),
+    )
 
 
 # Deadlines.
