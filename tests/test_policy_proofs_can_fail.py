@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -12,8 +11,7 @@ from broken import Breaks, check_that_it_is_said
 
 from eaimw import codes, layers, retry, stack
 from eaimw.adapters import metrics
-from eaimw.kernel.backoff import full_jitter
-from eaimw.kernel.breaker import CircuitBreaker, Permit, State, _Generation
+from eaimw.kernel.breaker import CircuitBreaker, Permit, _Generation
 from eaimw.kernel.budget import RetryBudget
 from eaimw.kernel.ramp import Ramp
 from eaimw.kernel.rest import Rest
@@ -82,25 +80,25 @@ def a_shadow_that_refuses(patch: pytest.MonkeyPatch) -> None:
 # How it comes back.
 
 
-def half_open(patch: pytest.MonkeyPatch, then: Callable[[_Generation], None]) -> None:
-    made = _Generation.__init__
+def generation(patch: pytest.MonkeyPatch, then: Callable[[_Generation], None]) -> None:
+    """Each is changed when it is made."""
+    init = _Generation.__init__
 
-    def changed(self: _Generation, state: State, *args: Any) -> None:
-        made(self, state, *args)
-        if state is State.HALF_OPEN:
-            then(self)
+    def changed(self: _Generation, *args: Any) -> None:
+        init(self, *args)
+        then(self)
 
     patch.setattr(_Generation, "__init__", changed)
 
 
 @caught_by("while its circuit was HALF_OPEN: .* probes were out")
 def a_probe_too_many(patch: pytest.MonkeyPatch) -> None:
-    half_open(patch, lambda generation: setattr(generation, "places", generation.places + 1))
+    generation(patch, lambda made: setattr(made, "places", made.places + 1))
 
 
 @caught_by(MUST_BE + "HALF_OPEN")
 def a_circuit_that_closes_by_the_first_of_several_probes(patch: pytest.MonkeyPatch) -> None:
-    half_open(patch, lambda generation: setattr(generation, "missing", 1))
+    generation(patch, lambda made: setattr(made, "missing", 1))
 
 
 @caught_by("its budget is")
@@ -149,11 +147,11 @@ def a_limit_that_is_asked_before_the_circuit(patch: pytest.MonkeyPatch) -> None:
 @caught_by("the metric eaimw_breaker_would_refuse is")
 def a_metric_that_leaves_out_what_a_shadow_lets_through(patch: pytest.MonkeyPatch) -> None:
     counted = metrics._counted
-
-    def leaving_out(name: str, words: str, named: Any, of: Any) -> Any:
-        return counted(name, words, [] if name == "breaker_would_refuse" else named, of)
-
-    patch.setattr(metrics, "_counted", leaving_out)
+    patch.setattr(
+        metrics,
+        "_counted",
+        lambda name, words, named, of: counted(name, words, [] if name == "breaker_would_refuse" else named, of),
+    )
 
 
 # Deadlines.
@@ -245,7 +243,7 @@ def a_budget_without_an_end(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("it was called again after .* s; that must be from")
 def a_retry_that_waits_too_long(patch: pytest.MonkeyPatch) -> None:
-    jitter = full_jitter
+    jitter = retry.full_jitter
     patch.setattr(retry, "full_jitter", lambda base, cap, n, u: 0.001 + 3 * jitter(base, cap, n, u))
 
 
@@ -256,7 +254,7 @@ def a_retry_that_does_not_hear_what_its_target_wishes(patch: pytest.MonkeyPatch)
 
 @caught_by("s left of its budget", "its budget is")
 def a_retry_that_has_all_the_time(patch: pytest.MonkeyPatch) -> None:
-    begin = layers.begin_attempt
+    begin = retry.begin_attempt
 
     def anew(call: Call, now: float) -> None:
         call.budget_end = math.inf
@@ -326,7 +324,7 @@ def a_reply_that_comes_late(patch: pytest.MonkeyPatch) -> None:
 
     async def late(self: retry.Retry, call: Call, answer: Coroutine[Any, Any, Reply]) -> Reply:
         reply = await before(self, call, answer)
-        await asyncio.sleep(0.01)
+        await retry.asyncio.sleep(0.01)
         return reply
 
     patch.setattr(retry.Retry, "_retrying", late)
