@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,6 +12,7 @@ from broken import Breaks, check_that_it_is_said
 
 from eaimw import codes, layers, retry, stack
 from eaimw.adapters import metrics
+from eaimw.kernel.backoff import full_jitter
 from eaimw.kernel.breaker import CircuitBreaker, Permit, _Generation
 from eaimw.kernel.budget import RetryBudget
 from eaimw.kernel.ramp import Ramp
@@ -243,7 +245,7 @@ def a_budget_without_an_end(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("it was called again after .* s; that must be from")
 def a_retry_that_waits_too_long(patch: pytest.MonkeyPatch) -> None:
-    jitter = retry.full_jitter
+    jitter = full_jitter
     patch.setattr(retry, "full_jitter", lambda base, cap, n, u: 0.001 + 3 * jitter(base, cap, n, u))
 
 
@@ -254,7 +256,7 @@ def a_retry_that_does_not_hear_what_its_target_wishes(patch: pytest.MonkeyPatch)
 
 @caught_by("s left of its budget", "its budget is")
 def a_retry_that_has_all_the_time(patch: pytest.MonkeyPatch) -> None:
-    begin = retry.begin_attempt
+    begin = layers.begin_attempt
 
     def anew(call: Call, now: float) -> None:
         call.budget_end = math.inf
@@ -324,7 +326,7 @@ def a_reply_that_comes_late(patch: pytest.MonkeyPatch) -> None:
 
     async def late(self: retry.Retry, call: Call, answer: Coroutine[Any, Any, Reply]) -> Reply:
         reply = await before(self, call, answer)
-        await retry.asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
         return reply
 
     patch.setattr(retry.Retry, "_retrying", late)
