@@ -116,7 +116,8 @@ class Circuit:
         breaker.failure_threshold = new.fail_threshold if "consecutive" in new.rules else NEVER
         breaker.reset_timeout = new.reset_timeout
         breaker.probes = new.probes
-        breaker.probe_lease = settings.timeout + LEASE_MARGIN
+        # Not shortened by a reload: a probe that is out may take as long as it was allowed to.
+        breaker.probe_lease = max(breaker.probe_lease or 0.0, settings.timeout + LEASE_MARGIN)
         if is_first or _of_window(new) != _of_window(before):
             breaker.rules = _rules(new)
         if new.is_exact:

@@ -8,6 +8,7 @@ messages: a test holds the two readings equal.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -150,7 +151,7 @@ def _left_by(headers: Mapping[bytes, bytes], tx: Transaction, time: Callable[[],
             raise _malformed_header(header, allowed, value.decode("utf-8", "replace"), tx)
         left = int(value)
         if header == b"x-deadline":
-            left -= round(time() * 1000)
+            left -= math.ceil(time() * 1000)  # never more than there is
         return max(0, min(left, MAX_TIMEOUT_MS))
     return None
 

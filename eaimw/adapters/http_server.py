@@ -116,7 +116,8 @@ class HttpServer:
 class _Connection(asyncio.Protocol):
     """One caller's connection, and for the hub its `Caller`.
 
-    has_gone: it has ended, so that no reply can reach it; a caller that merely sends no more still reads.
+    has_gone: it has ended, so that no reply can reach it; a caller that merely sends no more still reads, for all that
+    can be known. While its reading is paused (pipelined requests wait) the end of it is noticed only later.
     """
 
     def __init__(self, server: HttpServer) -> None:

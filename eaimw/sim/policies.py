@@ -32,6 +32,7 @@ def with_policies(draw: Random, plain: TargetSettings) -> TargetSettings:
         breaker=_breaker(draw, plain.breaker) if draw.random() < 0.8 else plain.breaker,
         retry=_retry(draw) if draw.random() < 0.6 else plain.retry,
         min_call=draw.choice((plain.min_call, 0.0, 0.003, 0.06)),
+        hold_after_timeout=draw.choice((0.0, 0.0, draw.uniform(0.01, 5.0))),
     )
 
 
