@@ -154,11 +154,15 @@ class InflightLimit:
         if not self._bulkhead.acquire():
             message = f"{self._target.name} has {self._bulkhead.limit} calls in flight, which is its limit: not called"
             return _full(self._target, self._circuit, call, message)
-        return _placed(self._bulkhead, self._inside, call)
+        return _placed(self._bulkhead, self._inside, call, has_holds=True)
 
 
 class RampLimit:
-    """For a while after the circuit has closed fewer calls may be in flight: a target that comes back is still cold."""
+    """For a while after the circuit has closed fewer calls may be in flight: a target that comes back is still cold.
+
+    Calls that have timed out count no more here, though the bulkhead holds their places: those of before it opened
+    could else leave no room for any call.
+    """
 
     def __init__(self, inside: Handler, target: Target, circuit: Circuit) -> None:
         self._inside = inside
@@ -175,11 +179,13 @@ class RampLimit:
             ago = f"{now - self._circuit.closed_at:.1f} s ago"
             message = f"{self._circuit.name} has closed {ago}, and so far {limit} calls may be in flight: not called"
             return _full(self._target, self._circuit, call, message)
-        return _placed(self._places, self._inside, call)
+        return _placed(self._places, self._inside, call, has_holds=False)
 
 
-def _placed(bulkhead: Bulkhead, inside: Handler, call: Call) -> Answering:
-    """What comes of a call that has a place, which it gives back: at its end, or when its target has been given up."""
+def _placed(bulkhead: Bulkhead, inside: Handler, call: Call, *, has_holds: bool) -> Answering:
+    """What comes of a call that has a place, which it gives back: at its end, or with has_holds when the target too
+    has ended or been given up.
+    """
     try:
         answer = inside(call)
     except BaseException:
@@ -188,14 +194,14 @@ def _placed(bulkhead: Bulkhead, inside: Handler, call: Call) -> Answering:
     if isinstance(answer, Reply):
         bulkhead.release()
         return answer
-    return _held(bulkhead, answer, call)
+    return _held(bulkhead, answer, call, has_holds)
 
 
-async def _held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply], call: Call) -> Reply:
+async def _held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply], call: Call, has_holds: bool) -> Reply:
     try:
         return await answer
     finally:
-        if call.hold is None:
+        if call.hold is None or not has_holds:
             bulkhead.release()
         else:
             call.hold.on_end(bulkhead.release)
