@@ -10,7 +10,7 @@ import pytest
 
 from eaimw.sim.prove import Failure, prove
 
-SEEDS = 30
+SEEDS = 100
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -35,7 +35,7 @@ def every(number: int) -> Callable[[], bool]:
 
 
 def check_that_it_is_said(words: str) -> None:
-    """Within thirty seeds, after what had happened before it."""
+    """Within a hundred seeds, after what had happened before it."""
     said = []
     for seed in range(SEEDS):
         proved = prove(seed)

@@ -63,7 +63,7 @@ def a_bulkhead_that_leaks_a_place(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by("at rest, .* places are taken")
 def a_place_that_a_cancelled_call_keeps(patch: pytest.MonkeyPatch) -> None:
-    async def held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply], call: Call) -> Reply:
+    async def held(bulkhead: Bulkhead, answer: Coroutine[Any, Any, Reply], *others: Any) -> Reply:
         reply = await answer
         bulkhead.release()
         return reply
