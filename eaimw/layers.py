@@ -174,7 +174,8 @@ class RampLimit:
     def __call__(self, call: Call) -> Answering:
         now = self._now()
         limit = self._circuit.places(now)
-        self._places.resize(limit)
+        if limit != self._places.limit:
+            self._places.resize(limit)
         if not self._places.acquire():
             ago = f"{now - self._circuit.closed_at:.1f} s ago"
             message = f"{self._circuit.name} has closed {ago}, and so far {limit} calls may be in flight: not called"

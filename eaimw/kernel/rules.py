@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from eaimw.kernel.window import Window
 
 
@@ -11,8 +9,8 @@ class RatioRule:
     """Opens when at least min_calls are in the window and the share of failures, or of slow calls, reaches its limit.
 
     slow_call: seconds; a call that takes longer is slow. None: none is. The call that ends counts in its own decision.
-    why: after a True, what was found. A share is compared as the decimal fraction that was written, so that 3 of 30
-    reach 0.1, which 0.1 * 30 = 3.0000000000000004 would not allow.
+    why: after a True, what was found. Shares are compared as quotients: 7 / 100 is rounded as the 0.07 that was written
+    is, so they are equal, which 7 >= 0.07 * 100 = 7.000000000000001 would deny.
     """
 
     def __init__(
@@ -27,9 +25,9 @@ class RatioRule:
         self.why = ""
         self._window = window
         self._min_calls = min_calls
-        self._failures = Fraction(repr(failure_ratio))
+        self._failure_ratio = failure_ratio
         self._slow_call = slow_call
-        self._slow = Fraction(repr(slow_ratio))
+        self._slow_ratio = slow_ratio
 
     def ended(self, now: float, failed: bool, seconds: float) -> bool:
         """A call has ended at `now` and took so many seconds. True: open."""
@@ -39,9 +37,9 @@ class RatioRule:
         total = window.total
         if total < self._min_calls:
             return False
-        if _reaches(window.failed, total, self._failures):
+        if window.failed / total >= self._failure_ratio:
             self.why = f"{window.failed:,} of {total:,} calls failed in the last {window}"
-        elif self._slow_call is not None and _reaches(window.slow, total, self._slow):
+        elif self._slow_call is not None and window.slow / total >= self._slow_ratio:
             self.why = f"{window.slow:,} of {total:,} calls took longer than {self._slow_call:g} s in the last {window}"
         else:
             return False
@@ -50,7 +48,3 @@ class RatioRule:
     def clear(self) -> None:
         """What has ended counts no more."""
         self._window.clear()
-
-
-def _reaches(count: int, total: int, share: Fraction) -> bool:
-    return count * share.denominator >= share.numerator * total

@@ -70,6 +70,8 @@ class TimeWindow:
     def forget(self, now: float) -> None:
         """What has left the window at `now` counts no more."""
         number = int(now // self._slice_seconds)
+        if number == self._slice:
+            return
         if self._slice is None:
             self._slice = number
             return
