@@ -54,7 +54,7 @@ class Caller(Protocol):
 
     @property
     def has_gone(self) -> bool:
-        """Will nobody read the reply?"""
+        """Will nobody read the reply, as far as can be known?"""
 
 
 class Hold:

@@ -10,6 +10,7 @@ from eaimw import codes
 from eaimw.kernel.backoff import full_jitter, retry_after
 from eaimw.layers import Answering, begin_attempt
 from eaimw.model import Call, Reply
+from eaimw.policy import RetrySettings
 from eaimw.target import Handler, Target
 
 
@@ -17,17 +18,22 @@ class Retry:
     """Decides on a finished attempt. A refusal of our own ends it, so an open circuit is never hammered.
 
     The reply is that of the last attempt that was made. Its outcome is no more certain than all of them together:
-    `not_sent` only if none may have been received.
+    `not_sent` only if none may have been received. A further attempt is one by the settings that are in force then.
     """
 
     def __init__(self, inside: Handler, target: Target) -> None:
         self._inside = inside
         self._target = target
-        self._settings = target.settings.retry
-        self._min_call = target.settings.min_call
-        self._repeatable = {op for op, known in target.ops.items() if known.may_repeat}
         self._random = target.random.random
         self._clock = target.clock
+
+    @property
+    def _settings(self) -> RetrySettings:
+        return self._target.settings.retry
+
+    @property
+    def _min_call(self) -> float:
+        return self._target.settings.min_call
 
     def __call__(self, call: Call) -> Answering:
         answer = self._inside(call)
@@ -42,7 +48,7 @@ class Retry:
             wait = self._wait_before_another(call, reply)
             if wait is None or not budget.spend():
                 return reply
-            another = await self._after(wait, call)
+            another = await self._after(wait, call, reply)
             if another is None:
                 return reply
             was_unknown = reply.outcome == "unknown"
@@ -53,13 +59,11 @@ class Retry:
     def _wait_before_another(self, call: Call, reply: Reply) -> float | None:
         """Seconds; None: there will be no other attempt."""
         settings = self._settings
-        if reply.code not in codes.FAILURES or call.is_final or call.attempts >= settings.attempts:
+        if reply.code not in codes.FAILURES or call.is_final:
             return None
         if reply.outcome in ("done", "accepted"):  # so says a hub behind this one, whatever else went wrong there
             return None
-        tx = call.tx
-        may_repeat = tx.idempotency_key is not None or tx.op in self._repeatable
-        if not may_repeat and not (reply.code == codes.NO_CONNECTION and reply.outcome == "not_sent"):
+        if not self._may_repeat(call, reply):
             return None
         wait = full_jitter(settings.base, settings.cap, call.attempts - 1, self._random())
         if call.retry_after is not None:
@@ -68,18 +72,28 @@ class Retry:
         end = min(call.budget_end, call.started + settings.attempts * (call.timeout + settings.cap))
         return wait if self._clock.monotonic() + wait + self._min_call <= end else None
 
-    async def _after(self, wait: float, call: Call) -> Coroutine[Any, Any, Reply] | None:
+    def _may_repeat(self, call: Call, reply: Reply) -> bool:
+        """By the settings of this moment."""
+        if call.attempts >= self._settings.attempts:
+            return False
+        if call.tx.idempotency_key is not None or (reply.code == codes.NO_CONNECTION and reply.outcome == "not_sent"):
+            return True
+        known = self._target.ops.get(call.tx.op or "")
+        return known is not None and known.may_repeat
+
+    async def _after(self, wait: float, call: Call, reply: Reply) -> Coroutine[Any, Any, Reply] | None:
         """Another attempt, for a token that was paid; None, and the token is back, if there is to be none."""
         another: Answering | None = None
-        state = call.state
+        state, inside = call.state, self._target.attempt
         try:
             await asyncio.sleep(wait)
             now = self._clock.monotonic()
             has_gone = call.caller is not None and call.caller.has_gone
-            if not has_gone and now + self._min_call <= call.budget_end:
+            is_allowed = self._target.attempt is inside or self._may_repeat(call, reply)
+            if not has_gone and is_allowed and now + self._min_call <= call.budget_end:
                 begin_attempt(call, now)
                 call.hold = None  # the earlier attempt's place comes back by its own
-                another = self._inside(call)
+                another = (self._target.attempt or self._inside)(call)
         finally:
             if another is None or isinstance(another, Reply):
                 self._target.budget.give_back()

@@ -116,6 +116,7 @@ def build(target: Target) -> Handler:
         return handler
 
     handler = ByOp(target, attempt).__call__ if settings.breaker.per == "op" else attempt(target.circuit)
+    target.attempt = handler
     for layer in reversed(PER_CALL):
         if layer.is_wanted(settings):
             handler = layer.make(handler, target).__call__

@@ -39,7 +39,8 @@ class CodeCounts(Counter[str]):
 class Target:
     """A back-end: its settings, circuits, bulkhead, transport, retry budget, stream of chance and counters.
 
-    ops: what is known of each operation, by name. attempts: calls tried; retries: those of them that were not first.
+    ops: what is known of each operation, by name. attempt: what an attempt goes through, by the settings in force, from
+    when the stack is built. attempts: calls tried; retries: those of them that were not first.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Target:
         self.figures = Figures(clock.monotonic)
         self._telemetry = telemetry
         self.circuit = self._make_circuit(name)
+        self.attempt: Handler | None = None
         self._of_ops: dict[str, Circuit] = {}
 
     @property

@@ -531,9 +531,11 @@ def test_bodies_that_arrive_are_limited_together(monkeypatch: pytest.MonkeyPatch
 # Callers that are gone.
 
 
-@pytest.mark.parametrize("way", ["resets", "stays", "sends no more"])
+@pytest.mark.parametrize("way", ["resets", "closes", "stays", "sends no more"])
 def test_for_a_caller_that_has_gone_nothing_is_tried_again(way: str) -> None:
-    """It resets while the hub waits to try again: no further attempt. One that still reads has its second attempt."""
+    """It resets or closes while the hub waits to try again: no further attempt, and none for one that sends no more,
+    which looks as if it had closed; that one gets its first error. One that stays has its second attempt.
+    """
     busy = Say(b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
     retry = RetrySettings(attempts=2)
 
@@ -544,11 +546,13 @@ def test_for_a_caller_that_has_gone_nothing_is_tried_again(way: str) -> None:
             if way == "resets":
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return
+            if way == "closes":
+                return
             if way == "sends no more":
                 sock.shutdown(socket.SHUT_WR)
             answer = sock.recv(1000)
-        assert b'"code":"0000"' in answer
-        assert b'"attempts":2' in answer
+        assert (b'"code":"0000"' in answer) == (way == "stays")
+        assert (b'"attempts":2' in answer) == (way == "stays")
 
     async def story(core: Peer) -> None:
         async with open_hub(HubSettings({"CORE": TargetSettings(core.url, retry=retry)})) as hub:
@@ -557,11 +561,11 @@ def test_for_a_caller_that_has_gone_nothing_is_tried_again(way: str) -> None:
             await asyncio.to_thread(call, int(server.url.rpartition(":")[2]), core)
             await server.drain()
             await server.close()
-            assert hub.targets["CORE"].codes == {"E500" if way == "resets" else "0000": 1}
+            assert hub.targets["CORE"].codes == {"0000" if way == "stays" else "E500": 1}
 
     with peer(lambda request: busy if core.received[request["tx_id"]] == 1 else ok(request)) as core:
         asyncio.run(story(core))
-        assert core.received["T-1"] == (1 if way == "resets" else 2)
+        assert core.received["T-1"] == (2 if way == "stays" else 1)
 
 
 # The end.

@@ -278,6 +278,8 @@ read = true
         ("[targets]\nCORE = 'http://x'", "targets.CORE: it is 'http://x'; it must be a table, [targets.CORE]"),
         ("x", "it is not TOML: "),
         ("a = 1\na = 2", "it is not TOML: "),
+        ("a = 1" + "0" * 5000, "it is not TOML: "),
+        ("a = " + "[" * 5000, "it is not TOML: "),
         ("[hub]\ntls_key = 'k'", "hub.tls_key: it needs tls_certificate beside it, which is not there"),
         ("[hub]\ntls_certificate = 'c'", "hub.tls_certificate: it needs tls_key beside it, which is not there"),
         ("[hub]\ntls_client_ca = 'c'", "hub.tls_client_ca: it needs tls_certificate and tls_key beside it, which"),

@@ -11,6 +11,7 @@ from test_metrics import samples
 
 from eaimw.config import HubSettings, OpSettings, TargetSettings
 from eaimw.errors import SettingsError
+from eaimw.model import Answer
 from eaimw.policy import RetrySettings
 
 
@@ -356,3 +357,30 @@ def test_what_cannot_be_wired_changes_nothing(names: tuple[str, ...]) -> None:
             assert (len(transport.calls), transport.is_retired) == (1, False)
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    ("change", "sent"),
+    [
+        ({"breaker": {"mode": "open"}}, 1),
+        ({"retry": RetrySettings(attempts=1)}, 1),
+        ({"ops": {}}, 1),
+        ({"min_call": 100.0}, 2),  # of a budget, and this caller gave none
+    ],
+    ids=str,
+)
+def test_what_waits_to_be_tried_again_heeds_the_new_settings(change: dict[str, Any], sent: int) -> None:
+    """While it waits everybody is to be refused, nothing to be tried again, or its op is no longer read."""
+
+    async def story() -> None:
+        retry = RetrySettings(attempts=2, base=0.0, cap=0.0)
+        scene = virtual_scene(threshold=1_000, retry=retry, ops={"BALANCE": OpSettings(read=True)})
+        scene.core.script = Answer(503, b"", "2")
+        task = asyncio.create_task(scene.send(op="BALANCE"))
+        await asyncio.sleep(1.0)
+        scene.reload(**change)
+        reply = await task
+        assert (reply["code"], reply["attempts"], len(scene.core.calls)) == ("E500", sent, sent)
+        assert core_of(scene).budget.tokens == pytest.approx(10.1 - (sent - 1))
+
+    run_virtually(story())

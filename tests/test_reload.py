@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -222,4 +223,14 @@ def test_many_at_once_are_taken_one_after_another(tmp_path: Path, times: int) ->
             thread.join()
         assert set(answers) <= {200, 422}
         assert 200 in answers
+        assert hub.ask(1)["code"] == "0000"
+
+
+def test_a_file_that_cannot_be_read_to_its_end_keeps_nobody(tmp_path: Path) -> None:
+    """A pipe that nobody writes to, as a disk that hangs: SIGHUP; calls are served, and SIGTERM ends the hub."""
+    with peer() as core, serving(tmp_path, core.url) as hub:
+        hub.file.unlink()
+        os.mkfifo(hub.file)
+        hub.running.process.send_signal(signal.SIGHUP)
+        hub.running.process.send_signal(signal.SIGHUP)
         assert hub.ask(1)["code"] == "0000"

@@ -116,8 +116,9 @@ class HttpServer:
 class _Connection(asyncio.Protocol):
     """One caller's connection, and for the hub its `Caller`.
 
-    has_gone: it has ended, so that no reply can reach it; a caller that merely sends no more still reads, for all that
-    can be known. While its reading is paused (pipelined requests wait) the end of it is noticed only later.
+    has_gone: it has ended, or the caller's side of it. A caller that closes has said no more than one that sends no
+    more and still reads: so either gets its reply, and nothing is tried again for it. While its reading is paused
+    (pipelined requests wait) its end is noticed only later.
     """
 
     def __init__(self, server: HttpServer) -> None:
@@ -193,7 +194,7 @@ class _Connection(asyncio.Protocol):
         self._hear_no_more()
 
     def eof_received(self) -> bool:
-        self._is_half_closed = True
+        self._is_half_closed = self.has_gone = True
         # Half a request is none; what has arrived whole is answered (over TLS the loop has no half-close).
         return self._server.tls is None and (self._is_busy or self._has_waiting)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -50,6 +52,7 @@ class Reload:
         self._prepare = prepare
         self._one = asyncio.Lock()
         self._waiting = 0
+        self._is_reading = False
 
     async def __call__(self) -> Reloaded:
         """Read and apply; what came of it is said, too."""
@@ -67,7 +70,7 @@ class Reload:
     async def _applied(self) -> Reloaded:
         try:
             async with asyncio.timeout(READ_LIMIT):
-                file = await asyncio.to_thread(self._read)
+                file = await self._whole()
             result = differences(self._file, file)
             self._prepare(file.settings)
             self._hub.reconfigure(file.settings)
@@ -77,6 +80,38 @@ class Reload:
             return Reloaded(str(problem).splitlines(), [], [])
         self._file = file
         return result
+
+    async def _whole(self) -> HubFile:
+        """The file, read by a thread that nobody waits for at the end: a disk that hangs would keep the hub from it.
+
+        One at a time: while one hangs, another would hang beside it.
+        """
+        if self._is_reading:
+            raise Unusable("the file is still being read, for an earlier reload: its disk hangs")
+        loop = asyncio.get_running_loop()
+        file: asyncio.Future[HubFile] = loop.create_future()
+
+        def settle(found: HubFile | Exception) -> None:
+            self._is_reading = False
+            if file.done():  # nobody waits any more
+                return
+            if isinstance(found, Exception):
+                file.set_exception(found)
+            else:
+                file.set_result(found)
+
+        def read() -> None:
+            found: HubFile | Exception
+            try:
+                found = self._read()
+            except Exception as problem:
+                found = problem
+            with contextlib.suppress(RuntimeError):  # the hub has ended, and its loop with it
+                loop.call_soon_threadsafe(settle, found)
+
+        threading.Thread(target=read, name="reload", daemon=True).start()
+        self._is_reading = True
+        return await file
 
 
 def _say(result: Reloaded) -> None:

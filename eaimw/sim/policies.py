@@ -61,7 +61,7 @@ def with_words(draw: Random, load: Load, target: TargetSettings) -> Load:
 def with_resets(draw: Random, phases: Phases, target: TargetSettings) -> Phases:
     """The callers' link as it is, or one that is reset before all that may be tried has been.
 
-    A caller that closes its end may still read, for all that the hub knows; after a reset it has gone.
+    A caller that closes its end may still read, for all that the hub knows, but nothing is tried again for it.
     """
     if draw.random() < 0.6 or target.retry.attempts == 1:
         return phases
