@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 from eaimw.config import OpSettings
-from eaimw.errors import shown
 from eaimw.hub_file import KEYS, HubFile, value_of
 
 # What the hub opens when it starts, by its name in a HubFile.
@@ -72,7 +72,9 @@ def _between(
 
 
 def _told(value: Any) -> str:
-    """As `shown` does, but what is no plain value (an address, a path, a record) by its own words."""
+    """As TOML spells it; what is no plain value (an address, a path, a record) by its own words."""
     if value is None:
         return "none"
-    return shown(value) if type(value) in (bool, int, float, str, tuple) else str(value)
+    if type(value) is tuple:
+        value = list(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (bool, int, float, str, list)) else str(value)

@@ -199,10 +199,10 @@ def test_the_lines_of_a_difference() -> None:
     assert differences(before, after) == (
         [],
         [
-            "targets.CORE.breaker.rules: ('consecutive',) -> ('ratio',)",
-            "targets.CLAIM.breaker.rules: ('consecutive',) -> ('ratio',)",
+            'targets.CORE.breaker.rules: ["consecutive"] -> ["ratio"]',
+            'targets.CLAIM.breaker.rules: ["consecutive"] -> ["ratio"]',
             "routes.GET: removed",
-            "routes.PAY: 'CORE' -> 'CLAIM'",
+            'routes.PAY: "CORE" -> "CLAIM"',
             "routes.NEW: new",
             "ops.PAY.read: true -> false",
             "ops.PAY.timeout: 0.0 -> 2.0",
