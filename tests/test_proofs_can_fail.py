@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from broken import SEEDS, Break, Breaks, check_that_it_is_said, every
+from broken import Break, Breaks, check_that_it_is_said, every
 
 from eaimw import layers, replies, target, verdict, wire
 from eaimw.adapters import http_reply, http_request, http_server, metrics
@@ -28,6 +28,7 @@ from eaimw.sim.prove import Failure, prove
 from eaimw.sim.world import World
 from eaimw.target import CodeCounts
 
+SOUND = 30  # seeds of a hub that nobody has broken; those that are broken are caught within fewer
 BREAKS = Breaks()
 LIMITS: dict[str, dict[str, int]] = {}  # of some: those of the hub and of the checker that are lowered
 
@@ -453,7 +454,7 @@ def lower(limits: dict[str, int], patch: pytest.MonkeyPatch) -> None:
 def test_a_hub_that_is_sound_keeps_its_limits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they are as low as for the one that is broken; what else it then says is not asked."""
     lower(LIMITS[name], monkeypatch)
-    for seed in range(SEEDS):
+    for seed in range(SOUND):
         proved = prove(seed)
         assert not isinstance(proved, Failure) or not re.search(BREAKS[name][1], proved.why)
 
