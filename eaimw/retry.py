@@ -93,7 +93,7 @@ class Retry:
             if not has_gone and is_allowed and now + self._min_call <= call.budget_end:
                 begin_attempt(call, now)
                 call.hold = None  # the earlier attempt's place comes back by its own
-                another = (self._target.attempt or self._inside)(call)
+                another = self._target.attempt(call)
         finally:
             if another is None or isinstance(another, Reply):
                 self._target.budget.give_back()

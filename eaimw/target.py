@@ -39,9 +39,11 @@ class CodeCounts(Counter[str]):
 class Target:
     """A back-end: its settings, circuits, bulkhead, transport, retry budget, stream of chance and counters.
 
-    ops: what is known of each operation, by name. attempt: what an attempt goes through, by the settings in force, from
-    when the stack is built. attempts: calls tried; retries: those of them that were not first.
+    ops: what is known of each operation, by name. attempt: what an attempt goes through by the settings in force; there
+    once a stack is built. attempts: calls tried; retries: those of them that were not first.
     """
+
+    attempt: Handler
 
     def __init__(
         self,
@@ -69,7 +71,6 @@ class Target:
         self.figures = Figures(clock.monotonic)
         self._telemetry = telemetry
         self.circuit = self._make_circuit(name)
-        self.attempt: Handler | None = None
         self._of_ops: dict[str, Circuit] = {}
 
     @property

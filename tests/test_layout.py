@@ -40,6 +40,7 @@ KNOW_THE_HUB = {
     "world.py",
     "record.py",
     "stage.py",
+    "tap.py",
     "play.py",
     "scenario.py",
     "expectations.py",

@@ -6,15 +6,15 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from eaimw.adapters.drive import Drive
 from eaimw.adapters.http_client import HttpTransport
 from eaimw.adapters.http_server import HttpServer
 from eaimw.config import Address, HubSettings, TargetSettings
-from eaimw.errors import CallFailed, Malformed
+from eaimw.errors import Malformed
 from eaimw.kernel.breaker import State
-from eaimw.model import Answer, Call, Reply
+from eaimw.model import Call, Reply
 from eaimw.sim.backend import Backend, Phases
 from eaimw.sim.bank import TRADES, Anything
 from eaimw.sim.callers import GARBLED, Crowd, Manners, Sent
@@ -24,6 +24,7 @@ from eaimw.sim.link import Conditions, Link
 from eaimw.sim.load import ClosedLoop, Load, arrivals, chance_of
 from eaimw.sim.loop import VirtualLoop
 from eaimw.sim.record import Change, Heard, Record, Sample
+from eaimw.sim.tap import Tap, Tapped
 from eaimw.sim.target import Target, Trade
 from eaimw.sim.target_protocol import Exchange, Service
 from eaimw.sim.world import World
@@ -32,22 +33,6 @@ from eaimw.wire import read_transaction, write_reply
 __all__ = ["Door", "Stage"]
 
 Door = Literal["http", "hub"]
-
-
-class Tap(Protocol):
-    """Hears of what a record has not: for who judges a run. Must not raise, as it is told in the midst of the hub."""
-
-    def called(self, target: str, call: Call) -> None:
-        """The hub is about to call a target."""
-
-    def ended(self, target: str, call: Call, what: Answer | CallFailed) -> None:
-        """A call of a target has ended so; nobody in the hub has judged it yet."""
-
-    def heard(self, heard: Heard) -> None:
-        """The hub has made a reply; whatever a breaker learned of it, it has learned."""
-
-    def cancelled(self, target: str, call: Call) -> None:
-        """The task of a caller was cancelled during its call; there will be no reply to it."""
 
 
 # Where the hub listens; the callers of each load come in by an address of their own, so that it is a link of its own.
@@ -115,26 +100,7 @@ class Stage:
             self.tap.heard(heard)
 
     def _transport(self, name: str, settings: TargetSettings, **ports: Any) -> HttpTransport:
-        stage = self
-
-        class Tapped(HttpTransport):
-            async def send(self, call: Call) -> Answer:
-                tap = stage.tap
-                if tap is None:
-                    return await super().send(call)
-                tap.called(name, call)
-                try:
-                    answer = await super().send(call)
-                except CallFailed as problem:
-                    tap.ended(name, call, problem)
-                    raise
-                except asyncio.CancelledError:
-                    tap.cancelled(name, call)
-                    raise
-                tap.ended(name, call, answer)
-                return answer
-
-        return Tapped(name, settings, **ports)
+        return Tapped(name, settings, tap=lambda: self.tap, **ports)
 
     # What happens, in order.
 
