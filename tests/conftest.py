@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from peer import LOOPS, nothing_left
+from hubs import LOOPS, nothing_left
 
 # A run in the background of a shell inherits SIGINT ignored, and so would the programs that tests start and signal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from peer import until
+from hubs import until
 from relayed import NOBODY, Json, Running, Say, from_file, lines_of, ok, peer, tx
 from scene import Gate, Scene, run
 from served import ROOT, direct, eventually, get

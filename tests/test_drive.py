@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from peer import run_alone
+from hubs import run_alone
 
 from eaimw.adapters.drive import Drive, Waiter
 

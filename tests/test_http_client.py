@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from hubs import ask, hub_of, run_on, until
 from peer import (
     GOOD,
     GOOD_CHUNKED,
@@ -17,16 +18,12 @@ from peer import (
     Peer,
     Script,
     answering,
-    ask,
     body_of,
     closing,
     free_port,
     http,
-    hub_of,
     once,
-    run_on,
     unanswered,
-    until,
 )
 
 from eaimw.adapters import http_client, resolver

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hubs import ask, run_on, until
 from peer import (
     GOOD,
     GOOD_CHUNKED,
@@ -18,15 +19,12 @@ from peer import (
     Peer,
     Script,
     answering,
-    ask,
     body_of,
     chunked,
     closing,
     http,
     once,
     replies,
-    run_on,
-    until,
 )
 
 from eaimw.adapters.drive import Waiter

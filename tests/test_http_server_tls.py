@@ -24,7 +24,7 @@ import requests
 import trustme
 from commands import eaimw
 from cryptography.hazmat.primitives.serialization import PrivateFormat
-from peer import PATIENCE, run_alone, until
+from hubs import PATIENCE, run_alone, until
 from relayed import ENDS_WITHIN, NOBODY, PROGRAM, Json, Peer, http, ok, peer, program, tx
 from served import eventually
 from serving import TX, Caller, Server, encrypted, pem_files, request

@@ -10,21 +10,8 @@ from typing import Any
 
 import pytest
 import trustme
-from peer import (
-    GOOD,
-    GOOD_CHUNKED,
-    GOOD_UNTIL_CLOSE,
-    SOON,
-    Line,
-    Peer,
-    answering,
-    ask,
-    http,
-    hub_of,
-    once,
-    run_on,
-    until,
-)
+from hubs import ask, hub_of, run_on, until
+from peer import GOOD, GOOD_CHUNKED, GOOD_UNTIL_CLOSE, SOON, Line, Peer, answering, http, once
 
 from eaimw.adapters import resolver
 from eaimw.errors import SettingsError

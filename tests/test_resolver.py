@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
-from peer import LOOPS, run_alone, until
+from hubs import LOOPS, run_alone, until
 
 from eaimw.adapters import resolver
 from eaimw.adapters.resolver import KEEP, PAUSE, ThreadResolver, system_addresses

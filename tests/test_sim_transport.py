@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from ends import HOST, PORT, Seen, simulated
-from peer import LOOPS
+from hubs import LOOPS
 
 from eaimw.sim.link import Conditions, Way
 from eaimw.sim.loop import VirtualLoop

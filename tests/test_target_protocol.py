@@ -10,7 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from peer import SOON, ask, hub_of, run_alone, until
+from hubs import ask, hub_of, run_alone, until
+from peer import SOON
 
 from eaimw.hub import Hub
 from eaimw.sim.bank import Core

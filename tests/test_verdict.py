@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from hubs import ask, run_on
 from hypothesis import example, given
 from hypothesis import strategies as st
-from peer import Peer, answering, ask, http, run_on
+from peer import Peer, answering, http
 
 from eaimw.config import TargetSettings
 from eaimw.errors import Malformed, NoReply, SettingsError
