@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 from eaimw.config import OpSettings
 from eaimw.hub_file import KEYS, HubFile, value_of
+from eaimw.toml_file import spelled
 
 # What the hub opens when it starts, by its name in a HubFile.
 _AT_START = {
@@ -75,6 +75,4 @@ def _told(value: Any) -> str:
     """As TOML spells it; what is no plain value (an address, a path, a record) by its own words."""
     if value is None:
         return "none"
-    if type(value) is tuple:
-        value = list(value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (bool, int, float, str, list)) else str(value)
+    return spelled(value) if type(value) in (bool, int, float, str, tuple) else str(value)

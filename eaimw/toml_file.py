@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,11 @@ def parsed(path: Path, what: str) -> dict[str, Any]:
         raise Unusable(f"{path} cannot be read: {problem.strerror}; name {what}") from None
     except (ValueError, RecursionError) as problem:  # an integer of 5,000 digits is no TOMLDecodeError
         raise BadFile(path, [f"it is not TOML: {problem}"]) from None
+
+
+def spelled(value: object) -> str:
+    """A value as TOML spells it; for numbers, truth, strings and lists that a hub.toml has that is as JSON does."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 class Reading:

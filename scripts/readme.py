@@ -16,7 +16,6 @@ import click
 
 from eaimw import codes
 from eaimw.cli import main as cli
-from eaimw.cli.files import toml
 from eaimw.cli.sim.printing import tables
 from eaimw.config import OpSettings, TargetSettings
 from eaimw.errors import SettingsError
@@ -27,6 +26,7 @@ from eaimw.sim.expectations import FIGURES
 from eaimw.sim.findings import Findings
 from eaimw.sim.studies import cascade, recover, synchrony
 from eaimw.stack import PER_ATTEMPT, PER_CALL
+from eaimw.toml_file import spelled
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 MARKED = re.compile(r"(<!-- (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -126,7 +126,7 @@ def settings(record: type, keys: Iterable[str], before: str = "") -> str:
     rows = []
     for key in keys:
         name = key.rpartition(".")[2]
-        default = "it must be there" if name in given else f"`{toml(getattr(built_in, name))}`"
+        default = "it must be there" if name in given else f"`{spelled(getattr(built_in, name))}`"
         default = "none" if default == "`null`" else default
         rows.append(f"| `{before}{key}` | {allowed(record, given, name)} | {default} | {meaning[name]} |")
     return "\n".join(["| setting | may be | built in | what it does |", "|---|---|---|---|", *rows])

@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from eaimw.cli.admin import TOKEN_VARIABLE
-from eaimw.cli.files import faults_of_pem_files, read, toml
+from eaimw.cli.files import faults_of_pem_files, read
 from eaimw.config import parse_address
 from eaimw.hub_file import HubFile
 from eaimw.sense import Finding, findings
+from eaimw.toml_file import spelled
 
 
 @click.command()
@@ -50,7 +51,7 @@ def check(file: Path, strict: bool) -> None:
 def _in_words(file: Path, finding: Finding) -> str:
     """Two lines: what was found where, and why that is senseless; what to do."""
     is_elsewhere = not finding.key.startswith(f"{finding.origin}.")
-    value = f"{toml(finding.value)} ({finding.origin})" if is_elsewhere else toml(finding.value)
+    value = f"{spelled(finding.value)} ({finding.origin})" if is_elsewhere else spelled(finding.value)
     return f"{file}: {finding.level}: {finding.key} = {value}: {finding.reason}\n    {finding.remedy}"
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from eaimw.cli.files import read, toml
+from eaimw.cli.files import read
 from eaimw.hub_file import KEYS, OP_KEYS, value_of
+from eaimw.toml_file import spelled
 
 
 @click.command()
@@ -22,14 +23,14 @@ def config(file: Path) -> None:
     for key in ("listen", "breaker_log", "access_log"):
         value = getattr(found, key)
         if value is not None:
-            click.echo(f"hub.{key} = {toml(str(value))}")
+            click.echo(f"hub.{key} = {spelled(str(value))}")
     if found.tls is not None:
         for each in fields(found.tls):
             path = getattr(found.tls, each.name)
             if path is not None:
-                click.echo(f"hub.tls_{each.name} = {toml(str(path))}")
+                click.echo(f"hub.tls_{each.name} = {spelled(str(path))}")
     if found.admin_listen is not None:
-        click.echo(f"admin.listen = {toml(found.admin_listen)}")
+        click.echo(f"admin.listen = {spelled(found.admin_listen)}")
     if found.admin_token is not None:
         click.echo("# admin.token: there is one; it is not shown")
     click.echo()
@@ -38,20 +39,20 @@ def config(file: Path) -> None:
         for key in KEYS:
             value = value_of(target, key)
             if value is not None:
-                click.echo(f"{key} = {toml(value)}  # {found.origins[name][key]}")
+                click.echo(f"{key} = {spelled(value)}  # {found.origins[name][key]}")
         click.echo()
     if found.settings.routes:
         click.echo("[routes]")
         for op, name in found.settings.routes.items():
-            click.echo(f"{_key(op)} = {toml(name)}")
+            click.echo(f"{_key(op)} = {spelled(name)}")
         click.echo()
     for op, settings in found.settings.ops.items():
         click.echo(f"[ops.{_key(op)}]")
         for key in OP_KEYS:
-            click.echo(f"{key} = {toml(getattr(settings, key))}  # {found.op_origins[op][key]}")
+            click.echo(f"{key} = {spelled(getattr(settings, key))}  # {found.op_origins[op][key]}")
         click.echo()
 
 
 def _key(name: str) -> str:
     """A name as TOML spells it where it is a key."""
-    return toml(name) if "." in name else name
+    return spelled(name) if "." in name else name

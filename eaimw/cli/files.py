@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,8 +47,3 @@ def faults_of_pem_files(file: HubFile) -> list[str]:
         except SettingsError as problem:
             faults.append(f"targets.{name}.ca_file: it is {shown(target.ca_file)}; it must be {problem.allowed}")
     return faults
-
-
-def toml(value: object) -> str:
-    """A value as TOML spells it; for numbers, truth, strings and lists that a hub.toml has that is as JSON does."""
-    return json.dumps(value, ensure_ascii=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
@@ -192,15 +191,12 @@ async def _run(
 ) -> str | None:
     is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     started = time.monotonic()
-    async with contextlib.AsyncExitStack() as stack:
-        hub = await stack.enter_async_context(
-            open_hub(source.settings, breaker_log=logs.breaker, access_log=logs.of_transactions)
-        )
+    async with open_hub(source.settings, breaker_log=logs.breaker, access_log=logs.of_transactions) as hub:
         reload = reload_of(hub, source, raise_limit)
-        await stack.enter_async_context(admin_plane(hub, logs, plane, reload))
-        run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)
-        heed_signals(run.stop, logs, reload)
-        with progress(run, os.fstat(fd).st_size if is_file else None):
-            await run.run()
-        summary(hub, run.read, run.replied, time.monotonic() - started)
+        async with admin_plane(hub, logs, plane, reload):
+            run = LineRelay(hub, fd, output, backpressure=is_file if backpressure is None else backpressure)
+            heed_signals(run.stop, logs, reload)
+            with progress(run, os.fstat(fd).st_size if is_file else None):
+                await run.run()
+            summary(hub, run.read, run.replied, time.monotonic() - started)
     return run.problem

@@ -109,7 +109,10 @@ class Reload:
             with contextlib.suppress(RuntimeError):  # the hub has ended, and its loop with it
                 loop.call_soon_threadsafe(settle, found)
 
-        threading.Thread(target=read, name="reload", daemon=True).start()
+        try:
+            threading.Thread(target=read, name="reload", daemon=True).start()
+        except RuntimeError as problem:  # the system has none left
+            raise Unusable(f"the file cannot be read: {problem}") from None
         self._is_reading = True
         return await file
 
